@@ -1,0 +1,50 @@
+# Two commands do everything on a fresh machine with Python 3.11+ and make: `make demo`, `make test`.
+
+PYTHON ?= python3
+VENV ?= .venv
+BIN := $(VENV)/bin
+READY := $(VENV)/.ready
+RUN := runs/case
+
+.PHONY: help demo test check format clean
+
+help:
+	@echo "make demo    set up, train the case task (about a minute), show what the model does and sees"
+	@echo "make test    set up and run the tests"
+	@echo "make check   ruff, pyright, import-linter"
+	@echo "make format  let ruff format and mend"
+	@echo "make clean   remove the virtual environment"
+
+$(READY): pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+		{ echo "Regard needs Python 3.11 or newer; choose one with: make PYTHON=python3.12 ..."; exit 2; }
+	@echo "== setting up $(VENV) (once; PyTorch is the large part)"
+	@$(PYTHON) -m venv $(VENV)
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[dev]"
+	@touch $@
+
+demo: $(READY)
+	@echo "== training the preset 'case' into $(RUN)"
+	@$(BIN)/regard train case --run $(RUN) --resume
+	@echo "== how good is it on sentences it has never seen?"
+	@$(BIN)/regard evaluate $(RUN)
+	@echo "== two examples"
+	@$(BIN)/regard translate $(RUN) "<U> I am a student" "<L> I am a student"
+	@echo "== where does it look?"
+	@$(BIN)/regard diagram $(RUN) "<U> I am a student" --out $(RUN)/student.png
+	@$(BIN)/regard diagram $(RUN) "<U> I am a student" --out $(RUN)/student.html
+
+test: $(READY)
+	@echo "== running the tests"
+	@$(BIN)/python -m pytest -n 2 --dist worksteal
+
+check: $(READY)
+	@echo "== ruff"; $(BIN)/ruff check . && $(BIN)/ruff format --check .
+	@echo "== pyright"; $(BIN)/pyright
+	@echo "== import-linter"; $(BIN)/lint-imports
+
+format: $(READY)
+	@$(BIN)/ruff check --fix . ; $(BIN)/ruff format .
+
+clean:
+	rm -rf $(VENV)

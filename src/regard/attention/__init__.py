@@ -1,0 +1,29 @@
+"""The mathematics of attention. It knows no text and no model.
+
+    alpha_i = exp(e(q, k_i)) / sum_j exp(e(q, k_j))        a = sum_i alpha_i v_i
+
+Read in this order: `masks` (what may be seen), `scores` (e), `normalise` (scores to weights), `attend`
+(the sum), `heads` (the layers), `positions` (where a token stands).
+"""
+
+from regard.attention.attend import attend, attend_fused
+from regard.attention.heads import MultiHead, SingleHead, SingleQueryScaledDotProductAttention
+from regard.attention.masks import causal_mask, padding_mask
+from regard.attention.normalise import NORMALISERS
+from regard.attention.positions import POSITIONS, Position
+from regard.attention.scores import SCORES, Score
+
+__all__ = [
+    "NORMALISERS",
+    "POSITIONS",
+    "SCORES",
+    "MultiHead",
+    "Position",
+    "Score",
+    "SingleHead",
+    "SingleQueryScaledDotProductAttention",
+    "attend",
+    "attend_fused",
+    "causal_mask",
+    "padding_mask",
+]

@@ -1,0 +1,295 @@
+"""Every choice a user can make, each default once. Loads no model code, so it is there at once.
+
+A table that has a `kind` is one of several alternatives. A kind may stand alone, as a string:
+`score = "additive"` means `score = {kind = "additive"}`.
+"""
+
+# pyright: reportInvalidTypeForm=false
+
+from functools import reduce
+from importlib import metadata
+from operator import or_
+from typing import Annotated, Any, Literal, get_args
+
+import tomli_w
+from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag, model_validator
+
+# Kinds that users add, by extension point: `regard.register` writes here. Packages add theirs as
+# entry points of the group `regard.score`, `regard.position`, ...
+EXTENSIONS: dict[str, set[str]] = {"score": set(), "normaliser": set(), "position": set()}
+
+
+class Table(BaseModel):
+    """A TOML table: frozen, unknown keys refused."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _kind_alone(cls, data: Any) -> Any:
+        return {"kind": data} if isinstance(data, str) and "kind" in cls.model_fields else data
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """What the kind leaves to choose."""
+        return self.model_dump(exclude={"kind"})
+
+
+class Custom(Table):
+    """A kind that a user registered; its other keys go to its constructor."""
+
+    model_config = ConfigDict(extra="allow")
+    kind: str
+
+
+def kinds(table: type[Table]) -> tuple[str, ...]:
+    """The names a table answers to."""
+    return get_args(table.model_fields["kind"].annotation)
+
+
+def extensions(point: str | None) -> set[str]:
+    """Names that users and installed packages have added at an extension point."""
+    if point is None:
+        return set()
+    packaged = {entry.name for entry in metadata.entry_points(group=f"regard.{point}")}
+    return EXTENSIONS[point] | packaged
+
+
+def one_of(*tables: type[Table], extension: str | None = None) -> Any:
+    """The type of a field that is one of `tables`, told apart by kind; without one, the first."""
+    table_of = {kind: table for table in tables for kind in kinds(table)}
+    default = next(iter(table_of))
+
+    def tag(value: Any) -> str:
+        if isinstance(value, dict):
+            value = value.get("kind", default)
+        kind = value if isinstance(value, str) else getattr(value, "kind", None)
+        if kind in table_of:
+            return "kind:" + kinds(table_of[kind])[0]
+        return "kind:custom" if kind in extensions(extension) else f"kind:{kind}"
+
+    members: list[Any] = [Annotated[table, Tag("kind:" + kinds(table)[0])] for table in tables]
+    if extension:
+        members.append(Annotated[Custom, Tag("kind:custom")])
+    choices = [*table_of, *sorted(extensions(extension))]
+    discriminator = Discriminator(tag, custom_error_type="kind", custom_error_message=repr(choices))
+    return Annotated[reduce(or_, members) if len(members) > 1 else members[0], discriminator]
+
+
+# --- data -----------------------------------------------------------------------------------------
+
+
+class MadeTask(Table):
+    """Sentences made on the spot: no download, the same for everyone."""
+
+    kind: Literal["task"] = "task"
+    name: Literal["case", "reverse", "copy"] = "case"
+    min_length: int = Field(default=4, ge=1)
+    """Shortest and longest sentence, in characters."""
+    max_length: int = Field(default=32, ge=1)
+    train: int = Field(default=50_000, ge=1)
+    """How many sentences each split has; no two splits share one."""
+    val: int = Field(default=500, ge=1)
+    test: int = Field(default=1_000, ge=1)
+    seed: int = 1
+    """Which sentences; apart from the run's own seed, so that several runs share one test set."""
+
+
+# --- tokenizer ------------------------------------------------------------------------------------
+
+
+class TokenizerTable(Table):
+    joint: bool
+    """One vocabulary for both sides, or one each."""
+    lower: bool = False
+    """Lower-case all text."""
+    max_tokens: int = Field(default=256, ge=1)
+    """The longest text, in tokens; a longer one is refused."""
+    min_frequency: int = Field(ge=1)
+    """How often a piece must occur in the training text to be known."""
+
+
+class Characters(TokenizerTable):
+    kind: Literal["characters"] = "characters"
+    joint: bool = True
+    min_frequency: int = Field(default=1, ge=1)
+
+
+class Words(TokenizerTable):
+    kind: Literal["words"] = "words"
+    joint: bool = False
+    min_frequency: int = Field(default=2, ge=1)
+
+
+# --- attention ------------------------------------------------------------------------------------
+
+
+class PlainScore(Table):
+    kind: Literal["scaled-dot", "dot", "additive", "bilinear", "mean", "dummy"] = "scaled-dot"
+
+
+class Location(Table):
+    kind: Literal["location"] = "location"
+    max_length: int = Field(default=256, ge=1)
+    """The largest number of places it can look at."""
+
+
+class PlainNormaliser(Table):
+    kind: Literal["softmax", "argmax", "sparsemax", "none"] = "softmax"
+
+
+class NoPosition(Table):
+    kind: Literal["none"] = "none"
+
+
+class Waves(Table):
+    """Positions that turn at a ladder of frequencies."""
+
+    kind: Literal["sinusoidal", "rotary"] = "sinusoidal"
+    base: float = Field(default=10_000.0, gt=0)
+
+
+Score = one_of(PlainScore, Location, extension="score")
+Normaliser = one_of(PlainNormaliser, extension="normaliser")
+Position = one_of(NoPosition, Waves, extension="position")
+
+
+class NoAttention(Table):
+    """The bottleneck: the decoder sees the encoder's last state and nothing else."""
+
+    kind: Literal["none"] = "none"
+
+
+class SingleHead(Table):
+    kind: Literal["single-head"] = "single-head"
+    score: Score = PlainScore()
+    normaliser: Normaliser = PlainNormaliser()
+    kq_width: int = Field(default=128, ge=1)
+    """Common width of projected queries and keys."""
+
+
+class MultiHead(Table):
+    heads: int = Field(default=4, ge=1)
+    head_width: int | None = Field(default=None, ge=1)
+    """Width of one head; the model's width divided by the number of heads if not given."""
+    score: Score = PlainScore()
+    normaliser: Normaliser = PlainNormaliser()
+
+
+# --- models ---------------------------------------------------------------------------------------
+
+
+class RecurrentEncoder(Table):
+    layers: int = Field(default=1, ge=1)
+    bidirectional: bool = True
+    position: Position = NoPosition()
+    """Added to the embedded source; only kinds that act on embeddings make a difference here."""
+
+
+class RecurrentDecoder(Table):
+    layers: int = Field(default=1, ge=1)
+
+
+class Recurrent(Table):
+    """Recurrent encoder and decoder, with attention or without."""
+
+    kind: Literal["recurrent"] = "recurrent"
+    cell: Literal["gru", "lstm", "rnn"] = "gru"
+    embedding: int = Field(default=128, ge=1)
+    hidden: int = Field(default=128, ge=1)
+    """Width of the state, in each direction."""
+    dropout: float = Field(default=0.0, ge=0, lt=1)
+    encoder: RecurrentEncoder = RecurrentEncoder()
+    decoder: RecurrentDecoder = RecurrentDecoder()
+    attention: one_of(SingleHead, NoAttention) = SingleHead()
+
+
+class TransformerStack(Table):
+    layers: int = Field(default=2, ge=1)
+
+
+class Transformer(Table):
+    """Encoder-decoder Transformer, normalised before each block."""
+
+    kind: Literal["transformer"] = "transformer"
+    width: int = Field(default=128, ge=1)
+    feed_forward: int = Field(default=512, ge=1)
+    """Width inside the position-wise network."""
+    dropout: float = Field(default=0.1, ge=0, lt=1)
+    encoder: TransformerStack = TransformerStack()
+    decoder: TransformerStack = TransformerStack()
+    attention: MultiHead = MultiHead()
+    position: Position = Waves()
+
+    @property
+    def head_width(self) -> int:
+        return self.attention.head_width or self.width // self.attention.heads
+
+    @model_validator(mode="after")
+    def _heads_fit(self) -> "Transformer":
+        if self.attention.head_width is None and self.width % self.attention.heads:
+            raise ValueError(
+                f"a width of {self.width} does not divide into {self.attention.heads} heads: change "
+                "width or attention.heads, or give attention.head_width"
+            )
+        if self.position.kind == "rotary" and self.head_width % 2:
+            raise ValueError(
+                f"rotary turns pairs, so a head's width must be even, not {self.head_width}"
+            )
+        return self
+
+
+# --- training and search --------------------------------------------------------------------------
+
+
+class Training(Table):
+    epochs: float = Field(default=10.0, gt=0)
+    """Passes over the training text; may be a fraction."""
+    batch_tokens: int = Field(default=4096, ge=1)
+    """A batch holds at most this many target tokens, padding included, ..."""
+    batch_sentences: int = Field(default=128, ge=1)
+    """... and at most this many sentences."""
+    rate: float = Field(default=1e-3, gt=0)
+    """Peak learning rate."""
+    schedule: Literal["linear", "cosine", "inverse-sqrt", "constant"] = "linear"
+    """How the rate falls after the warm-up."""
+    warmup: int = Field(default=100, ge=0)
+    """Steps over which the rate rises to its peak."""
+    weight_decay: float = Field(default=0.01, ge=0)
+    clip: float = Field(default=1.0, gt=0)
+    """Largest norm of the gradient."""
+    label_smoothing: float = Field(default=0.0, ge=0, lt=1)
+    evaluate_every: int = Field(default=250, ge=1)
+    """Steps between two looks at the validation set; a checkpoint is written each time."""
+    patience: int | None = Field(default=None, ge=1)
+    """Stop after this many looks without a lower validation loss."""
+    tensorboard: bool = False
+    """Also write TensorBoard event files (needs the extra `tensorboard`)."""
+
+
+class Search(Table):
+    max_ratio: float = Field(default=2.0, gt=0)
+    """An output is at most max_ratio times the source plus max_extra tokens long."""
+    max_extra: int = Field(default=20, ge=0)
+
+
+class Config(Table):
+    """One experiment, whole."""
+
+    description: str = ""
+    seed: int = 1
+    """Initial weights, order of batches, dropout."""
+    data: MadeTask = MadeTask()
+    tokenizer: one_of(Characters, Words) = Characters()
+    model: one_of(Recurrent, Transformer) = Recurrent()
+    training: Training = Training()
+    search: Search = Search()
+
+    def to_toml(self) -> str:
+        return tomli_w.dumps(self.model_dump(mode="json", exclude_none=True))
+
+    @model_validator(mode="after")
+    def _consistent(self) -> "Config":
+        if self.data.min_length > self.data.max_length:
+            raise ValueError("data.min_length is above data.max_length")
+        return self

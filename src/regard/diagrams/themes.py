@@ -1,0 +1,69 @@
+"""The colours of every picture, in one place: `THEMES`."""
+
+from dataclasses import dataclass
+
+from regard.errors import UserError
+
+# Perceptually uniform maps of matplotlib, sampled finely enough for straight lines in between, so
+# that pictures and pages share them and a page needs no matplotlib. All start dark: brighter is
+# more weight on a white slide and on a black one; away from zero on the diverging one.
+_VIRIDIS = (
+    *("#440154", "#48186a", "#472d7b", "#424086", "#3b528b", "#33638d", "#2c728e", "#26828e"),
+    *("#21918c", "#1fa088", "#28ae80", "#3fbc73", "#5ec962", "#84d44b", "#addc30", "#d8e219"),
+    "#fde725",
+)
+_MAGMA = (
+    *("#000004", "#0a0822", "#1d1147", "#36106b", "#51127c", "#6a1c81", "#832681", "#9c2e7f"),
+    *("#b73779", "#d0416f", "#e75263", "#f56b5c", "#fc8961", "#fea772", "#fec488", "#fde2a3"),
+    "#fcfdbf",
+)
+_BERLIN = (
+    *("#9eb0ff", "#79abed", "#519fd3", "#3685ad", "#286886", "#1d4b61", "#14303e", "#111a20"),
+    *("#190c09", "#2b0e01", "#411201", "#5b1d08", "#7d341e", "#9e513f", "#be6f63", "#df8f89"),
+    "#ffadad",
+)
+
+
+@dataclass(frozen=True)
+class Theme:
+    """The colours of one picture, each as `#rrggbb` unless said otherwise."""
+
+    paper: str
+    text: str
+    dimmed: str
+    seam: str  # between cells, with its opacity: #rrggbbaa
+    accent: str  # tints a token by its weight on the page
+    negative: str  # the same, for a weight below zero
+    sequential: tuple[str, ...]  # least weight first
+    diverging: tuple[str, ...]  # most negative first
+
+
+THEMES = {
+    "light": Theme(
+        paper="#ffffff",
+        text="#1f2430",
+        dimmed="#949bab",
+        seam="#ffffff20",
+        accent="#12a594",
+        negative="#f2777a",
+        sequential=_VIRIDIS,
+        diverging=_BERLIN,
+    ),
+    "dark": Theme(
+        paper="#14161c",
+        text="#eceef4",
+        dimmed="#757d8f",
+        seam="#ffffff12",
+        accent="#b73779",
+        negative="#286886",
+        sequential=_MAGMA,
+        diverging=_BERLIN,
+    ),
+}
+
+
+def named(name: str) -> Theme:
+    """The theme of that name."""
+    if name not in THEMES:
+        raise UserError(f"unknown theme {name!r}: choose one of {', '.join(THEMES)}")
+    return THEMES[name]

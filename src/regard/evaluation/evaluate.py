@@ -1,0 +1,60 @@
+"""A translator on a split: likelihood once, quality as it translates, and both by length."""
+
+import math
+import time
+from typing import Any
+
+from regard.evaluation.likelihood import likelihoods, total
+from regard.evaluation.metrics import exact_match, quality
+from regard.text.batch import Encoded
+from regard.translator import Translator
+
+Pairs = list[tuple[str, str]]
+
+
+def evaluate(translator: Translator, pairs: Pairs, batch_tokens: int = 4096) -> dict[str, Any]:
+    """The figures of `regard evaluate --json`, and the outputs in order."""
+    encoded = Encoded.of(pairs, translator.tokenizers)
+    parts = likelihoods(translator.model, encoded)
+    whole = total(parts)
+    # The end of a sentence counts as one character, as a newline would: its cost is in the sum.
+    characters = sum(len(target) + 1 for _, target in pairs)
+    started = time.perf_counter()
+    found = translator.search(encoded, batch_tokens)
+    seconds = time.perf_counter() - started
+    outputs = [translator.tokenizers.target.decode(hypothesis.ids) for hypothesis in found]
+    references = [target for _, target in pairs]
+    result = {
+        "beam": 1,
+        **quality(outputs, references),
+        "sentences": len(pairs),
+        "seconds": seconds,
+    }
+    result["lengths"] = [
+        {
+            "from": low,
+            "to": high,
+            "sentences": len(rows),
+            "exact_match": exact_match([outputs[r] for r in rows], [references[r] for r in rows]),
+            "token_accuracy": total(parts[r] for r in rows).token_accuracy,
+        }
+        for low, high, rows in buckets([len(source) - 1 for source in encoded.source])
+    ]
+    return {
+        "loss": whole.loss,
+        "perplexity": whole.perplexity,
+        "bits_per_character": whole.bits_per_character(characters),
+        "token_accuracy": whole.token_accuracy,
+        "results": [result],
+        "outputs": outputs,
+    }
+
+
+def buckets(lengths: list[int], most: int = 6) -> list[tuple[int, int, list[int]]]:
+    """(from, to, rows) of at most `most` ranges of source length of one round width; none empty."""
+    steps = (m * 10**e for e in range(9) for m in (1, 2, 4, 5, 8))
+    width = next(step for step in steps if math.ceil(max(lengths) / step) <= most)
+    found: dict[int, list[int]] = {}
+    for row, length in enumerate(lengths):
+        found.setdefault((max(length, 1) - 1) // width, []).append(row)
+    return [(b * width + 1, (b + 1) * width, rows) for b, rows in sorted(found.items())]

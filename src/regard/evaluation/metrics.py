@@ -1,0 +1,24 @@
+"""What outputs are worth: sacreBLEU on detokenised text, chrF, exact match."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from sacrebleu.metrics.bleu import BLEU
+from sacrebleu.metrics.chrf import CHRF
+
+
+def quality(outputs: Sequence[str], references: Sequence[str]) -> dict[str, Any]:
+    """Corpus scores of `outputs`; the signatures say how each was computed."""
+    metrics = {"bleu": BLEU(), "bleu_lower": BLEU(lowercase=True), "chrf": CHRF()}
+    found: dict[str, Any] = {}
+    for name, metric in metrics.items():
+        found[name] = metric.corpus_score(list(outputs), [list(references)]).score
+    found["signatures"] = {name: str(m.get_signature()) for name, m in metrics.items()}
+    found["exact_match"] = exact_match(outputs, references)
+    return found
+
+
+def exact_match(outputs: Sequence[str], references: Sequence[str]) -> float:
+    """The share of outputs that are the reference, to the letter."""
+    same = [output == reference for output, reference in zip(outputs, references, strict=True)]
+    return sum(same) / len(same)

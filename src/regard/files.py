@@ -1,0 +1,40 @@
+"""Files that are either whole or not there."""
+
+import os
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+
+from regard.errors import UserError
+
+
+def write(path: Path, content: bytes | str) -> None:
+    """Put `content` at `path` in one move: whoever looks sees the old file or the new one, whole."""
+    data = content.encode("utf-8") if isinstance(content, str) else content
+    write_with(path, lambda temporary: temporary.write_bytes(data))
+
+
+def write_with(path: Path, writer: Callable[[Path], object]) -> None:
+    """The same, with a function that writes to a path it is given (of the same suffix)."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        handle, name = tempfile.mkstemp(
+            prefix=f".{path.stem}-", suffix=path.suffix, dir=path.parent
+        )
+        os.close(handle)
+    except OSError as error:
+        raise UserError(f"{path} cannot be written: {error.strerror or error}") from None
+    temporary = Path(name)
+    try:
+        writer(temporary)
+        with temporary.open("rb") as file:
+            os.fsync(file.fileno())
+        # mkstemp is private to the user; an ordinary file is as readable as the umask allows.
+        umask = os.umask(0)
+        os.umask(umask)
+        temporary.chmod(0o666 & ~umask)
+        os.replace(temporary, path)
+    except OSError as error:
+        raise UserError(f"{path} cannot be written: {error.strerror or error}") from None
+    finally:
+        temporary.unlink(missing_ok=True)

@@ -1,0 +1,128 @@
+"""Config to model. The only place, beside `config` itself, where kinds are told apart by name."""
+
+from importlib import metadata
+from typing import Any
+
+from torch import nn
+
+from regard import config
+from regard.attention import NORMALISERS, POSITIONS, SCORES, MultiHead, Position, Score, SingleHead
+from regard.attention.normalise import Normaliser
+from regard.errors import UserError, listing
+from regard.models.interface import Model
+from regard.models.recurrent import CELLS, Encoder, Recurrent
+from regard.models.transformer import DecoderBlock, EncoderBlock, FeedForward, Transformer
+
+# Where a user may add a kind of their own: the point's name in a package's entry points, its dict.
+POINTS: dict[str, dict[str, Any]] = {
+    "score": SCORES,
+    "normaliser": NORMALISERS,
+    "position": POSITIONS,
+}
+
+
+def register(registry: dict[str, Any], name: str, kind: Any) -> None:
+    """Add a kind of your own: `register(SCORES, "mine", Mine)`; then name it in a TOML like ours."""
+    point = next((point for point, known in POINTS.items() if known is registry), None)
+    if point is None:
+        raise UserError("register takes one of regard.attention's SCORES, NORMALISERS or POSITIONS")
+    if name in registry and registry[name] is not kind:
+        raise UserError(f'there is a {point} "{name}" already: choose another name')
+    registry[name] = kind
+    config.EXTENSIONS[point].add(name)
+
+
+def find(point: str, name: str) -> Any:
+    """What is registered under a name; an installed package's kind is loaded when first named."""
+    registry = POINTS[point]
+    if name not in registry:
+        for entry in metadata.entry_points(group=f"regard.{point}", name=name):
+            register(registry, name, entry.load())
+    if name not in registry:
+        raise UserError(f'no {point} "{name}" is installed here. Known: {listing(registry)}')
+    return registry[name]
+
+
+def make(point: str, table: Any, *arguments: Any) -> Any:
+    """The object a table asks for. Only a user's own kind can disagree with its table."""
+    kind = find(point, table.kind)
+    try:
+        return kind(*arguments, **table.options)
+    except TypeError as error:
+        raise UserError(
+            f'the {point} "{table.kind}" does not take {table.options}: {error}'
+        ) from error
+
+
+def score(table: Any, query_width: int, key_width: int, kq_width: int) -> Score:
+    """A score that is given projected queries and keys, or, if it wants, the plain ones."""
+    projected = find("score", table.kind).projected
+    widths = (kq_width, kq_width) if projected else (query_width, key_width)
+    return make("score", table, *widths)
+
+
+def normaliser(table: Any) -> Normaliser:
+    return find("normaliser", table.kind)
+
+
+def position(table: Any, width: int, head_width: int) -> Position:
+    return make("position", table, width, head_width)
+
+
+def recurrent(table: config.Recurrent, source_vocab: int, target_vocab: int) -> Recurrent:
+    cell = CELLS[table.cell]
+    encoder = Encoder(
+        nn.Embedding(source_vocab, table.embedding),
+        cell,
+        table.hidden,
+        table.encoder.layers,
+        table.encoder.bidirectional,
+        position(table.encoder.position, table.embedding, table.embedding),
+        table.dropout,
+    )
+    attention = None
+    if isinstance(table.attention, config.SingleHead):
+        wanted = table.attention
+        widths = (table.hidden, encoder.width, wanted.kq_width)
+        attention = SingleHead(*widths, score(wanted.score, *widths), normaliser(wanted.normaliser))
+    embedding = nn.Embedding(target_vocab, table.embedding)
+    layers = table.decoder.layers
+    return Recurrent(
+        encoder, embedding, cell, table.hidden, layers, attention, target_vocab, table.dropout
+    )
+
+
+def transformer(
+    table: config.Transformer, source_vocab: int, target_vocab: int, joint: bool
+) -> Transformer:
+    width, heads, head_width = table.width, table.attention.heads, table.head_width
+
+    def attend(place: Position | None) -> MultiHead:
+        kind = score(table.attention.score, head_width, head_width, head_width)
+        normalise = normaliser(table.attention.normaliser)
+        return MultiHead(width, heads, head_width, kind, normalise, place)
+
+    def own() -> MultiHead:
+        return attend(position(table.position, width, head_width))
+
+    def feed() -> FeedForward:
+        return FeedForward(width, table.feed_forward, table.dropout)
+
+    encoder = [
+        EncoderBlock(width, own(), feed(), table.dropout) for _ in range(table.encoder.layers)
+    ]
+    decoder = [
+        DecoderBlock(width, own(), attend(None), feed(), table.dropout)
+        for _ in range(table.decoder.layers)
+    ]
+    target = nn.Embedding(target_vocab, width)
+    source = target if joint else nn.Embedding(source_vocab, width)
+    place = position(table.position, width, head_width)
+    return Transformer(source, target, place, encoder, decoder, table.dropout)
+
+
+def build(table: Any, source_vocab: int, target_vocab: int, joint: bool) -> Model:
+    """The model that a config's [model] table asks for, for vocabularies of these sizes."""
+    if isinstance(table, config.Recurrent):
+        return recurrent(table, source_vocab, target_vocab)
+    return transformer(table, source_vocab, target_vocab, joint)

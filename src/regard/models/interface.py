@@ -1,0 +1,94 @@
+"""What every model can do, and the records that search carries about without looking inside."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass, fields
+from typing import Any, TypeVar
+
+from jaxtyping import Bool, Float, Int
+from torch import Tensor, nn
+
+Source = Int[Tensor, "batch source"]
+SourceMask = Bool[Tensor, "batch source"]
+Target = Int[Tensor, "batch target"]
+Logits = Float[Tensor, "batch vocab"]
+
+R = TypeVar("R", bound="Record")
+
+
+@dataclass
+class Record:
+    """Tensors whose first dimension is the batch, alone, in tuples, or in further records.
+
+    `select` consumes the record it is given (a cache may be moved in place); `copy` branches.
+    """
+
+    def select(self: R, rows: Int[Tensor, " rows"]) -> R:
+        """Row i of the result is row rows[i] of this one."""
+        return self._map(lambda tensor: tensor.index_select(0, rows))
+
+    def copy(self: R) -> R:
+        """A record that shares no memory with this one."""
+        return self._map(lambda tensor: tensor.clone())
+
+    def _map(self: R, change: Callable[[Tensor], Tensor]) -> R:
+        return type(self)(**{f.name: apply(change, getattr(self, f.name)) for f in fields(self)})
+
+
+def apply(change: Callable[[Tensor], Tensor], value: Any) -> Any:
+    """`change` on every tensor inside `value`; what is no tensor stays as it is."""
+    if isinstance(value, Tensor):
+        return change(value)
+    if isinstance(value, Record):
+        return value._map(change)
+    if isinstance(value, tuple):
+        return tuple(apply(change, item) for item in value)
+    return value
+
+
+@dataclass
+class Memory(Record):
+    """What the encoder leaves for the decoder: a state for each source token, and which are real."""
+
+    states: Float[Tensor, "batch source width"]
+    mask: SourceMask
+
+
+class Model(nn.Module, ABC):
+    """P(target | source). `begin` and `step` go word by word; `features` reads a target at once."""
+
+    @abstractmethod
+    def encode(self, source: Source, mask: SourceMask) -> Memory:
+        """Read the source."""
+
+    @abstractmethod
+    def begin(self, memory: Any) -> Record:
+        """The decoder's state before the first word."""
+
+    @abstractmethod
+    def step(self, tokens: Int[Tensor, " batch"], state: Any) -> tuple[Logits, Any]:
+        """Read one token a row; logits of the next. Consumes the state it is given."""
+
+    @abstractmethod
+    def features(self, memory: Any, target: Target) -> Float[Tensor, "batch target features"]:
+        """What predicts the token after each target token, all at once."""
+
+    @abstractmethod
+    def project(self, features: Float[Tensor, "*rows features"]) -> Float[Tensor, "*rows vocab"]:
+        """Features to logits."""
+
+    @abstractmethod
+    def explain(
+        self, source: Source, mask: SourceMask, target: Target
+    ) -> dict[str, Float[Tensor, "batch layers heads query key"]]:
+        """Every attention weight, by mechanism: "cross", "encoder", "decoder". None is missing."""
+
+    def forward(
+        self, source: Source, mask: SourceMask, target: Target
+    ) -> Float[Tensor, "batch target vocab"]:
+        """Teacher forcing: logits of the token after each target token."""
+        return self.project(self.features(self.encode(source, mask), target))
+
+    @property
+    def parameter_count(self) -> int:
+        return sum(parameter.numel() for parameter in self.parameters())

@@ -1,0 +1,131 @@
+"""Named experiments: a preset is a TOML file, found by name, changed by `--set`, checked as a whole."""
+
+import tomllib
+from collections.abc import Iterable
+from importlib import resources
+from pathlib import Path
+from typing import Any, get_args, get_origin
+
+from pydantic import Tag, ValidationError
+from pydantic_core import ErrorDetails
+
+from regard.config import Config, Table
+from regard.errors import UserError, listing, nearest
+
+
+def names() -> dict[str, str]:
+    """Every preset and what it is, in one line."""
+    folder = resources.files("regard.presets")
+    files = sorted((f for f in folder.iterdir() if f.name.endswith(".toml")), key=lambda f: f.name)
+    return {f.name[:-5]: tomllib.loads(f.read_text("utf-8"))["description"] for f in files}
+
+
+def load(name: str, overrides: Iterable[str] = ()) -> Config:
+    """The experiment in the preset or TOML file `name`, with `key=value` overrides applied."""
+    return check(override(read(name), overrides), name)
+
+
+def read(name: str) -> dict[str, Any]:
+    """The raw table of a preset, or of a file if `name` ends in .toml."""
+    if name.endswith(".toml"):
+        return read_file(Path(name))
+    file = resources.files("regard.presets") / f"{name}.toml"
+    if not file.is_file():
+        known = names()
+        raise UserError(
+            f'there is no preset "{name}".{nearest(name, known)} Presets: {listing(known)}. '
+            "A file of your own must end in .toml."
+        )
+    return tomllib.loads(file.read_text("utf-8"))
+
+
+def read_file(path: Path) -> dict[str, Any]:
+    try:
+        return tomllib.loads(path.read_text("utf-8"))
+    except FileNotFoundError:
+        raise UserError(f"there is no file {path}") from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise UserError(f"{path} cannot be read: {error}") from None
+    except tomllib.TOMLDecodeError as error:
+        raise UserError(f"{path} is not valid TOML: {error}") from None
+
+
+def override(table: dict[str, Any], settings: Iterable[str]) -> dict[str, Any]:
+    """A copy of `table` with each `dotted.key=value` set. Setting a kind resets its table."""
+    changes = [split(setting) for setting in settings]
+    # Kinds first, outer ones before inner: a later reset must not undo what was asked for as well.
+    changes.sort(key=lambda change: (change[0][-1] != "kind", len(change[0])))
+    table = dict(table)
+    for path, value in changes:
+        put(table, path, value)
+    return table
+
+
+def split(setting: str) -> tuple[list[str], Any]:
+    """'model.decoder.layers=4' -> (['model', 'decoder', 'layers'], 4)"""
+    key, equals, text = setting.partition("=")
+    path = key.strip().split(".")
+    if not equals or not all(path):
+        raise UserError(f'"{setting}" sets nothing: write key=value, as in model.decoder.layers=4')
+    try:
+        return path, tomllib.loads(f"value = {text}")["value"]
+    except tomllib.TOMLDecodeError:
+        return path, text.strip()  # a bare word is a string
+
+
+def put(table: dict[str, Any], path: list[str], value: Any) -> None:
+    """Set the value at a path, copying the tables on the way."""
+    *way, last = path
+    for step in way:
+        inner = table.get(step, {})
+        table[step] = {"kind": inner} if isinstance(inner, str) else dict(inner)
+        table = table[step]
+    if last == "kind" and table.get("kind") != value:
+        table.clear()
+    table[last] = value
+
+
+def check(table: dict[str, Any], origin: str) -> Config:
+    """The table as a Config, or every mistake in it at once."""
+    try:
+        return Config.model_validate(table)
+    except ValidationError as error:
+        mistakes = [explain(detail) for detail in error.errors()]
+    heading = f"{origin}: {len(mistakes)} mistakes\n  " if len(mistakes) > 1 else f"{origin}: "
+    raise UserError(heading + "\n  ".join(mistakes))
+
+
+def explain(error: ErrorDetails) -> str:
+    """One mistake: the dotted path, what was given, what is allowed, the nearest spelling."""
+    place = [str(step) for step in error["loc"]]
+    path = ".".join(step for step in place if not step.startswith("kind:"))
+    given, ctx = error["input"], error.get("ctx", {})
+    shown = f'"{given}"' if isinstance(given, str) else given
+    match error["type"]:
+        case "extra_forbidden":
+            known = list(table_at(place[:-1]).model_fields)
+            return f"{path}: unknown key.{nearest(place[-1], known)} Known here: {listing(known)}"
+        case "kind":
+            kind = given.get("kind") if isinstance(given, dict) else given
+            choices = [choice.strip(" '") for choice in error["msg"].strip("[]").split(",")]
+            return f'{path}.kind: got "{kind}"; choose {listing(choices)}.{nearest(str(kind), choices)}'
+        case "literal_error":
+            choices = [c.strip(" '") for c in ctx["expected"].replace(" or ", ", ").split(",")]
+            return f"{path}: got {shown}; choose {listing(choices)}.{nearest(str(given), choices)}"
+        case "value_error":
+            return f"{path or 'the whole'}: {ctx['error']}".removeprefix("the whole: ")
+        case _:
+            wanted = error["msg"].removeprefix("Input should be ")
+            return f"{path}: got {shown}; it should be {wanted}"
+
+
+def table_at(place: list[str]) -> type[Table]:
+    """The class of the table at a place such as ['model', 'kind:recurrent', 'decoder']."""
+    here: Any = Config
+    for step in place:
+        if not step.startswith("kind:"):
+            here = here.model_fields[step].annotation
+        elif get_origin(here) is not None:
+            here = next(m for m in get_args(here) if Tag(step) in getattr(m, "__metadata__", ()))
+            here = here.__origin__
+    return here

@@ -1,0 +1,45 @@
+"""Sentence pairs in named splits, wherever they come from."""
+
+import hashlib
+from dataclasses import dataclass
+
+from regard import config
+from regard.errors import UserError, listing, nearest
+from regard.text.tasks import TASKS, make
+
+SPLITS = ("train", "val", "test")
+
+
+@dataclass(frozen=True)
+class Corpus:
+    """Pairs of source and target text, by split, and the task symbols a source may start with."""
+
+    splits: dict[str, list[tuple[str, str]]]
+    symbols: tuple[str, ...] = ()
+
+    def __getitem__(self, split: str) -> list[tuple[str, str]]:
+        if split not in self.splits:
+            raise UserError(
+                f'this data has no split "{split}".{nearest(split, self.splits)} '
+                f"It has {listing(self.splits)}."
+            )
+        return self.splits[split]
+
+    def checksums(self) -> dict[str, str]:
+        """sha256 of each split's text: the same data gives the same sums everywhere."""
+        return {split: checksum(pairs) for split, pairs in self.splits.items()}
+
+
+def checksum(pairs: list[tuple[str, str]]) -> str:
+    digest = hashlib.sha256()
+    for source, target in pairs:
+        digest.update(f"{source}\t{target}\n".encode())
+    return digest.hexdigest()
+
+
+def load(data: config.MadeTask) -> Corpus:
+    """The corpus that a config's [data] table asks for."""
+    task = TASKS[data.name]
+    sizes = {split: getattr(data, split) for split in SPLITS}
+    lengths = {"min_length": data.min_length, "max_length": data.max_length}
+    return Corpus(make(task, sizes=sizes, seed=data.seed, **lengths), task.symbols)

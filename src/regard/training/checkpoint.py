@@ -1,0 +1,75 @@
+"""Everything a resume needs, in one file that is written in one move."""
+
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import torch
+from torch import Tensor
+from torch.optim import Optimizer
+
+from regard.errors import UserError
+from regard.models import Model, weights
+
+FILE = Path("last") / "state.safetensors"
+
+
+@dataclass
+class Progress:
+    """Where a run stands."""
+
+    step: int = 0
+    epoch: int = 0
+    batch: int = 0
+    """Batches of this epoch already read."""
+    best: float = float("inf")
+    """Lowest validation loss, ..."""
+    best_step: int = 0
+    looks_since_best: int = 0
+    tokens: int = 0
+    """Target tokens learned from."""
+    seconds: float = 0.0
+    """Time spent in training, over all sittings."""
+    metrics_bytes: int = 0
+    """Length of metrics.jsonl when this was written."""
+    finished: bool = False
+
+
+def save(folder: Path, progress: Progress, model: Model, optimizer: Optimizer) -> None:
+    """Weights, optimizer, random numbers and progress."""
+    tensors = {f"model.{name}": tensor for name, tensor in weights.weights(model).items()}
+    for name, parameter in model.named_parameters():
+        for key, value in optimizer.state[parameter].items():
+            tensors[f"optimizer.{key}.{name}"] = torch.as_tensor(value)
+    tensors["random.cpu"] = torch.get_rng_state()
+    if torch.cuda.is_available():
+        tensors["random.cuda"] = torch.cuda.get_rng_state()
+    weights.save(folder / FILE, tensors, asdict(progress))
+
+
+def restore(folder: Path, model: Model, optimizer: Optimizer) -> Progress:
+    """Put everything back as `save` found it."""
+    path = folder / FILE
+    tensors, record = weights.read(path)
+    weights.fill(model, group(tensors, "model."), path)
+    for name, parameter in model.named_parameters():
+        state = {
+            key.removeprefix("optimizer.").removesuffix(f".{name}"): value
+            for key, value in tensors.items()
+            if key.startswith("optimizer.") and key.endswith(f".{name}")
+        }
+        if state:
+            optimizer.state[parameter] = {
+                key: value if key == "step" else value.to(parameter.device)
+                for key, value in state.items()
+            }
+    torch.set_rng_state(tensors["random.cpu"])
+    if torch.cuda.is_available() and "random.cuda" in tensors:
+        torch.cuda.set_rng_state(tensors["random.cuda"])
+    try:
+        return Progress(**record)
+    except TypeError:
+        raise UserError(f"{path} is not a checkpoint of this version of regard") from None
+
+
+def group(tensors: dict[str, Tensor], prefix: str) -> dict[str, Tensor]:
+    return {k.removeprefix(prefix): v for k, v in tensors.items() if k.startswith(prefix)}

@@ -1,0 +1,172 @@
+"""Teacher forcing, step by step, so that a run killed at any moment can go on as if nothing was."""
+
+import json
+import math
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn.utils import clip_grad_norm_
+from torch.optim import AdamW
+
+from regard import config as choices
+from regard.errors import UserError
+from regard.evaluation import likelihoods, total
+from regard.models import Model, weights
+from regard.text.batch import Batches, Encoded
+from regard.training import checkpoint
+from regard.training.checkpoint import Progress
+from regard.training.objective import objective
+from regard.training.progress import Display
+from regard.training.schedule import SCHEDULES, rate
+
+CHECK_EVERY = 20  # steps between two looks at whether the loss is still finite
+
+
+def optimizer_for(model: Model, table: choices.Training) -> AdamW:
+    """AdamW; weight decay pulls on matrices, not on biases and norms."""
+    matrices = [p for p in model.parameters() if p.ndim > 1]
+    others = [p for p in model.parameters() if p.ndim <= 1]
+    groups = [{"params": matrices, "weight_decay": table.weight_decay}]
+    groups.append({"params": others, "weight_decay": 0.0})
+    return AdamW(groups, lr=table.rate, betas=(0.9, 0.98), fused=True)
+
+
+@dataclass
+class Loop:
+    """One run in its folder. `run` trains to the end from wherever `progress` stands."""
+
+    table: choices.Training
+    model: Model
+    train: Batches
+    val: Encoded
+    folder: Path
+    display: Display
+    progress: Progress = field(default_factory=Progress)
+    optimizer: AdamW = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.optimizer = optimizer_for(self.model, self.table)
+        self.device = next(self.model.parameters()).device
+        self.losses: list[Tensor] = []
+        self.order: list[list[int]] = []
+
+    @property
+    def share(self) -> float:
+        """How much of the run is done, from 0 to 1."""
+        done = self.progress.epoch + self.progress.batch / max(len(self.order), 1)
+        return min(done / self.table.epochs, 1.0)
+
+    def restore(self) -> None:
+        """Stand where the last checkpoint stood; what was logged after it is cut off."""
+        self.progress = checkpoint.restore(self.folder, self.model, self.optimizer)
+        metrics = self.folder / "metrics.jsonl"
+        with metrics.open("r+b") as file:
+            file.truncate(self.progress.metrics_bytes)
+
+    def run(self) -> Progress:
+        """Train until the epochs are over or the validation loss has stopped falling."""
+        place = self.progress
+        self.order = self.train.epoch(place.epoch)
+        self.since = (place.tokens, time.perf_counter())
+        while not place.finished:
+            self.step()
+            over = self.share >= 1.0
+            if over or place.step % self.table.evaluate_every == 0:
+                self.look(over)
+        return place
+
+    def step(self) -> None:
+        """One batch: loss, gradient, clipped, one update."""
+        place, table = self.progress, self.table
+        batch = self.train.data.batch(self.order[place.batch])
+        tokens = batch.tokens
+        for group in self.optimizer.param_groups:
+            group["lr"] = rate(
+                SCHEDULES[table.schedule], table.rate, place.step, table.warmup, self.share
+            )
+        self.model.train()
+        loss = objective(self.model, batch.to(self.device), table.label_smoothing)
+        self.optimizer.zero_grad(set_to_none=True)
+        loss.backward()
+        clip_grad_norm_(self.model.parameters(), table.clip)
+        self.optimizer.step()
+        self.losses.append(loss.detach())
+        place.step += 1
+        place.tokens += tokens
+        place.batch += 1
+        if place.batch == len(self.order):
+            place.epoch, place.batch = place.epoch + 1, 0
+            self.order = self.train.epoch(place.epoch)
+        if place.step % CHECK_EVERY == 0:
+            mean = self.mean_loss()
+            self.display.advance(self.share, f"step {place.step}  loss {mean:.3f}")
+
+    def mean_loss(self) -> float:
+        """Training loss since the last look; an error if it is no number any more."""
+        mean = float(torch.stack(self.losses).mean())
+        if not math.isfinite(mean):
+            raise UserError(
+                f"the training loss became {mean} before step {self.progress.step}: try a lower "
+                f"training.rate (now {self.table.rate:g}), a longer training.warmup (now "
+                f"{self.table.warmup}) or a smaller training.clip (now {self.table.clip:g}). "
+                "What was saved before is untouched."
+            )
+        return mean
+
+    def look(self, over: bool) -> None:
+        """Validate, log, keep the best weights, write a checkpoint."""
+        place = self.progress
+        train_loss = self.mean_loss()
+        self.losses.clear()
+        tokens, clock = self.since
+        spent = time.perf_counter() - clock
+        speed = (place.tokens - tokens) / spent
+        place.seconds += spent
+        val = total(likelihoods(self.model, self.val))
+        if not math.isfinite(val.loss):
+            raise UserError(f"the validation loss became {val.loss} at step {place.step}")
+        better = val.loss < place.best
+        if better:
+            place.best, place.best_step, place.looks_since_best = val.loss, place.step, 0
+        else:
+            place.looks_since_best += 1
+        tired = self.table.patience is not None and place.looks_since_best >= self.table.patience
+        place.finished = over or tired
+        self.log(
+            event="validation",
+            step=place.step,
+            epoch=round(self.share * self.table.epochs, 4),
+            train_loss=train_loss,
+            loss=val.loss,
+            perplexity=val.perplexity,
+            token_accuracy=val.token_accuracy,
+            rate=self.optimizer.param_groups[0]["lr"],
+            tokens_per_second=speed,
+            seconds=place.seconds,
+        )
+        mark = "  best" if better else ""
+        self.display.say(
+            f"step {place.step:>6}  epoch {self.share * self.table.epochs:5.2f}  "
+            f"train {train_loss:.4f}  val {val.loss:.4f}  perplexity {val.perplexity:.3f}  "
+            f"{speed:,.0f} tokens/s{mark}"
+        )
+        if tired and not over:
+            self.display.say(
+                f"no lower validation loss in {place.looks_since_best} looks: stopping"
+            )
+        if better:
+            record = {"step": place.step, "loss": val.loss}
+            weights.save(self.folder / "model.safetensors", weights.weights(self.model), record)
+        checkpoint.save(self.folder, place, self.model, self.optimizer)
+        self.since = (place.tokens, time.perf_counter())
+
+    def log(self, **event: Any) -> None:
+        """One line of metrics.jsonl."""
+        with (self.folder / "metrics.jsonl").open("ab") as file:
+            file.write((json.dumps(event) + "\n").encode())
+            file.flush()
+            self.progress.metrics_bytes = file.tell()

@@ -1,0 +1,46 @@
+"""What a person sees while a model trains: a bar on a terminal, plain lines elsewhere."""
+
+from contextlib import AbstractContextManager
+from types import TracebackType
+from typing import Any
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+
+
+class Display(AbstractContextManager["Display"]):
+    """`say` prints a line; `advance` moves the bar, where there is one."""
+
+    def __init__(self, console: Console) -> None:
+        self.console = console
+        self.bar: Progress | None = None
+        self.task: Any = None
+        if console.is_terminal:
+            columns = (
+                BarColumn(),
+                TextColumn("{task.percentage:>3.0f}%"),
+                TextColumn("{task.description}"),
+            )
+            self.bar = Progress(*columns, TimeRemainingColumn(), console=console, transient=True)
+            self.task = self.bar.add_task("", total=1.0)
+
+    def __enter__(self) -> "Display":
+        if self.bar:
+            self.bar.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if self.bar:
+            self.bar.stop()
+
+    def say(self, line: str) -> None:
+        self.console.print(line, highlight=False, markup=False)
+
+    def advance(self, share: float, description: str) -> None:
+        if self.bar:
+            self.bar.update(self.task, completed=share, description=description)

@@ -1,0 +1,92 @@
+"""Files: what is in them, and that they appear whole or not at all."""
+
+import os
+import xml.etree.ElementTree as ElementTree
+from pathlib import Path
+
+import numpy as np
+import pytest
+from matplotlib.figure import Figure
+from PIL import Image
+
+from regard.diagrams import draw, heatmap, save
+from regard.errors import UserError
+
+ODD = ["漢字", "😀", "مرحبا", "<b>&'\"", "$x_1$", "a\x00b"]
+
+
+def test_a_png_has_200_dots_an_inch(tmp_path: Path) -> None:
+    figure = heatmap(np.eye(3), list("abc"), list("xyz"))
+    inches = figure.get_size_inches()
+    save(figure, tmp_path / "new" / "folder" / "a.PNG")
+    with Image.open(tmp_path / "new" / "folder" / "a.PNG") as image:
+        assert image.format == "PNG"
+        assert image.size == pytest.approx(inches * 200, abs=1)
+
+
+def test_an_svg_is_deterministic_and_keeps_text_as_text(tmp_path: Path) -> None:
+    for name in ("one.svg", "two.svg"):
+        draw(tmp_path / name, np.eye(6)[None, None], ODD, list("uvwxyz"), title="T & <t>")
+    first = (tmp_path / "one.svg").read_bytes()
+    assert first == (tmp_path / "two.svg").read_bytes()
+    texts = {e.text for e in ElementTree.fromstring(first).iter() if e.tag.endswith("}text")}
+    assert {"漢字", "😀", "مرحبا", "<b>&'\"", "$x_1$", "a\ufffdb", "u", "T & <t>"} <= texts
+    assert "attention weight" in texts
+    assert b"<dc:date>" not in first
+
+
+def test_missing_glyphs_do_not_warn(tmp_path: Path, recwarn: pytest.WarningsRecorder) -> None:
+    save(heatmap(np.eye(6), ODD, ODD, title="漢字"), tmp_path / "odd.png")
+    assert len(recwarn) == 0
+
+
+def test_a_long_matrix_stays_a_small_svg(tmp_path: Path) -> None:
+    save(heatmap(np.eye(200), ["x"] * 200, ["y"] * 200), tmp_path / "long.svg")
+    assert (tmp_path / "long.svg").stat().st_size < 500_000
+
+
+def test_a_saved_figure_is_closed(tmp_path: Path) -> None:
+    figure = heatmap([[1.0]], ["a"], ["b"])
+    save(figure, tmp_path / "a.png")
+    assert figure.axes == []
+
+
+def test_a_failed_write_keeps_the_old_file_and_leaves_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "a.png"
+    path.write_bytes(b"old")
+
+    def fail(self: Figure, path: Path, **options: object) -> None:
+        path.write_bytes(b"half")
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(Figure, "savefig", fail)
+    figure = heatmap([[1.0]], ["a"], ["b"])
+    with pytest.raises(UserError, match=r"a\.png cannot be written: No space left on device"):
+        save(figure, path)
+    assert path.read_bytes() == b"old"
+    assert os.listdir(tmp_path) == ["a.png"]
+    assert figure.axes  # still there, to be saved elsewhere
+
+
+def test_a_saved_file_can_be_read_by_whom_the_umask_allows(tmp_path: Path) -> None:
+    (tmp_path / "plain").touch()
+    save(heatmap([[1.0]], ["a"], ["b"]), tmp_path / "a.svg")
+    assert (tmp_path / "a.svg").stat().st_mode == (tmp_path / "plain").stat().st_mode
+
+
+@pytest.mark.parametrize("name", ["folder.png", "file/a.png", "file/a.html"])
+def test_a_path_that_cannot_be_written_says_so(tmp_path: Path, name: str) -> None:
+    (tmp_path / "folder.png").mkdir()
+    (tmp_path / "file").touch()
+    with pytest.raises(UserError, match=r"cannot be written: \w+"):
+        draw(tmp_path / name, [[[[1.0]]]], ["a"], ["b"])
+    assert sorted(os.listdir(tmp_path)) == ["file", "folder.png"]
+
+
+@pytest.mark.parametrize("name", ["a.pdf", "a", "png", "a.html"])
+def test_save_names_the_suffixes_it_knows(tmp_path: Path, name: str) -> None:
+    with pytest.raises(UserError, match=r"\.png or \.svg"):
+        save(heatmap([[1.0]], ["a"], ["b"]), tmp_path / name)
+    assert os.listdir(tmp_path) == []
