@@ -1,6 +1,7 @@
 """The commands: thin over all the rest. PyTorch is imported only by commands that need it."""
 
 import json
+import shlex
 import sys
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -129,6 +130,19 @@ def translate(
             show_default=False,
         ),
     ] = None,
+    beam: Annotated[int, typer.Option(help="Width of the beam; 1 is greedy search.")] = 1,
+    nbest: Annotated[int, typer.Option(help="How many outputs for each text.")] = 1,
+    sample: Annotated[bool, typer.Option("--sample", help="Draw outputs by chance.")] = False,
+    temperature: Annotated[
+        float | None, typer.Option(help="Sampling: below 1 bolder, above 1 wilder.")
+    ] = None,
+    top_k: Annotated[
+        int | None, typer.Option(help="Sampling: only the k likeliest tokens.")
+    ] = None,
+    top_p: Annotated[
+        float | None, typer.Option(help="Sampling: only the likeliest tokens of total mass p.")
+    ] = None,
+    seed: Annotated[int | None, typer.Option(help="Sampling: which draws.")] = None,
     as_json: AsJson = False,
     device: Device = "auto",
 ) -> None:
@@ -138,94 +152,68 @@ def translate(
         raise UserError(
             'nothing to translate: give a text in quotes, or --input FILE ("-" is standard input)'
         )
+    given = {"temperature": temperature, "top_k": top_k, "top_p": top_p, "seed": seed}
+    chosen = {name: value for name, value in given.items() if value is not None}
+    if chosen and not sample:
+        raise UserError(f"--{next(iter(chosen)).replace('_', '-')} needs --sample")
+    translator = load(run, device)
 
-    outputs = load(run, device).translate(texts, attention=False)
+    from regard.translator import Sampling
+
+    drawn = Sampling(**chosen) if sample else None
+    outputs = translator.translate(texts, beam=beam, nbest=nbest, sample=drawn, attention=False)
     if as_json:
-        say_json(
-            [
-                {
-                    "text": o.text,
-                    "source": o.source,
-                    "target": o.target,
-                    "score": o.score,
-                    "normalised": o.normalised,
-                }
-                for o in outputs
-            ]
-        )
+        say_json([described(output) for output in outputs])
         return
     for output in outputs:
-        typer.echo(output.text)
+        if nbest == 1:
+            typer.echo(output.text)
+        for rank, best in enumerate([output, *output.alternatives] if nbest > 1 else (), start=1):
+            typer.echo(f"{rank}\t{best.normalised:.4f}\t{best.text}")
+
+
+def described(output: Any) -> dict[str, Any]:
+    """A translation as JSON."""
+    names = ("text", "source", "target", "score", "normalised")
+    record = {name: getattr(output, name) for name in names}
+    return record | {"alternatives": [described(other) for other in output.alternatives]}
 
 
 @app.command()
 def evaluate(
     run: Run,
     split: Annotated[str, typer.Option(help="Which part of the data.")] = "test",
+    beam: Annotated[str, typer.Option(help="Beam widths, as in 1,5,10.")] = "1",
+    outputs: Annotated[
+        Path | None,
+        typer.Option(help="Write source, reference and outputs there, a line each (TSV)."),
+    ] = None,
     as_json: AsJson = False,
     device: Device = "auto",
 ) -> None:
     """Measure a trained model on a split of its data."""
+    widths = [positive(part, "--beam") for part in beam.split(",")]
     translator = load(run, device)
 
-    from regard.evaluation import evaluate
+    from regard.evaluation import evaluate, report
     from regard.text import corpus
 
-    report = {"run": str(run), "split": split}
-    report |= evaluate(translator, corpus.load(translator.config.data)[split])
-    report.pop("outputs")
+    pairs = corpus.load(translator.config.data)[split]
+    found = {"run": str(run), "split": split, **evaluate(translator, pairs, widths)}
+    if outputs:
+        report.write_outputs(outputs, pairs, found)
+    for result in found["results"]:
+        del result["outputs"]
     if as_json:
-        say_json(report)
+        say_json(found)
     else:
-        show(report)
+        report.show(found, out)
 
 
-def show(report: dict[str, Any]) -> None:
-    """An evaluation as a table, and by length of the source."""
-    for result in report["results"]:
-        table = Table(
-            box=None,
-            header_style="bold",
-            title=f"{report['run']}, {report['split']}",
-            title_justify="left",
-        )
-        for name in (
-            "perplexity",
-            "bits/char",
-            "token acc.",
-            "exact match",
-            "BLEU",
-            "BLEU lower",
-            "chrF",
-            "sentences/s",
-        ):
-            table.add_column(name, justify="right")
-        table.add_row(
-            f"{report['perplexity']:.3f}",
-            f"{report['bits_per_character']:.3f}",
-            f"{report['token_accuracy']:.2%}",
-            f"{result['exact_match']:.2%}",
-            f"{result['bleu']:.2f}",
-            f"{result['bleu_lower']:.2f}",
-            f"{result['chrf']:.2f}",
-            f"{result['sentences'] / result['seconds']:.0f}",
-        )
-        out.print(table)
-        out.print(f"BLEU: {result['signatures']['bleu']}", style="dim", highlight=False)
-        out.print()
-        lengths = Table(box=None, header_style="bold")
-        for name in ("source tokens", "sentences", "exact match", "token acc."):
-            lengths.add_column(name, justify="right")
-        lengths.add_column("")
-        for row in result["lengths"]:
-            lengths.add_row(
-                f"{row['from']} - {row['to']}",
-                str(row["sentences"]),
-                f"{row['exact_match']:.1%}",
-                f"{row['token_accuracy']:.1%}",
-                "█" * round(20 * row["exact_match"]),
-            )
-        out.print(lengths)
+def positive(text: str, option: str) -> int:
+    if not text.strip().isdigit() or int(text) < 1:
+        raise UserError(f'{option} takes whole numbers from 1, as in 1,5,10: got "{text}"')
+    return int(text)
 
 
 @app.command()
@@ -263,6 +251,91 @@ def diagram(
     typer.echo(f"{output.text}\n{out_}")
 
 
+@app.command()
+def compare(
+    names: Annotated[
+        list[str],
+        typer.Argument(metavar="PRESET...", help="Presets or .toml files.", show_default=False),
+    ],
+    vary: Annotated[
+        list[str] | None,
+        typer.Option(metavar="KEY=A,B,C", help="A setting and its values. May be repeated."),
+    ] = None,
+    settings: Settings = None,
+    seeds: Annotated[int, typer.Option(help="Runs of each system, with seeds 1 to N.")] = 3,
+    to: Annotated[Path, typer.Option("--out", help="Where runs and tables go.")] = Path("compare"),
+    split: Annotated[str, typer.Option(help="Which part of the data is measured.")] = "test",
+    beam: Annotated[
+        str, typer.Option(help="Beam widths, as in 1,5; the first is in the table.")
+    ] = "1",
+    jobs: Annotated[int, typer.Option(help="How many runs at once.")] = 1,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would run.")] = False,
+    device: Device = "auto",
+) -> None:
+    """Train every preset, variation and seed; write a table a paper could print."""
+    widths = [positive(part, "--beam") for part in beam.split(",")]
+    if jobs < 1:
+        raise UserError(f"--jobs is 1 or more, not {jobs}")
+
+    from regard.compare import plan, sweep, write_report
+    from regard.compare.sweep import finished
+
+    runs = plan(names, vary or [], settings or [], seeds, to)
+    if dry_run:
+        for run in runs:
+            state = "there" if finished(run, split, widths) else "to run"
+            typer.echo(f"{state}\t{run.system.label}, seed {run.seed}\t{run.folder}")
+        return
+    sweep(runs, split, widths, pick(device), jobs, typer.echo)
+    typer.echo(write_report(runs, split, command_line(), to))
+    typer.echo(f"written: {to}/table.md, table.csv, table.tex, curves.png, results.json")
+
+
+def command_line() -> str:
+    return shlex.join(["regard", *sys.argv[1:]])
+
+
+data = typer.Typer(help="Public corpora: list them, get them.", no_args_is_help=True)
+app.add_typer(data, name="data")
+
+
+@data.command("list")
+def list_data() -> None:
+    """List the corpora that are known, and where they lie on this machine."""
+    from regard.text import datasets
+
+    table = Table(box=None, header_style="bold")
+    for name in ("data", "languages", "licence", "here"):
+        table.add_column(name, no_wrap=name == "data")
+    for row in datasets.status():
+        place = str(row.where) if row.where else f"regard data get {row.name}"
+        table.add_row(row.name, " ".join(row.languages), row.licence, place)
+    out.print(table)
+
+
+@data.command("get")
+def get_data(
+    name: Annotated[
+        str, typer.Argument(help="A name from `regard data list`.", show_default=False)
+    ],
+) -> None:
+    """Download a corpus into the user's cache, checked against its checksum."""
+    from rich.progress import Progress
+
+    from regard.text import datasets
+
+    with Progress(console=err, transient=True, disable=not err.is_terminal) as progress:
+        bars: dict[str, Any] = {}
+
+        def report(file: str, done: int, total: int | None) -> None:
+            if file not in bars:
+                bars[file] = progress.add_task(file, total=total)
+            progress.update(bars[file], completed=done, total=total)
+
+        folder = datasets.get(name, report)
+    typer.echo(folder)
+
+
 def pick(device: str) -> str:
     """The device that a user's choice means here."""
     import torch
@@ -285,7 +358,9 @@ def lines_of(name: str) -> list[str]:
     data = b""
     try:
         data = sys.stdin.buffer.read() if name == "-" else Path(name).read_bytes()
-        return data.decode("utf-8").splitlines()
+        # Not splitlines(), which also cuts at form feeds and other characters inside a line.
+        lines = data.decode("utf-8").replace("\r\n", "\n").split("\n")
+        return lines if lines[-1] else lines[:-1]
     except OSError as error:
         raise UserError(f"{name} cannot be read: {error.strerror}") from None
     except UnicodeDecodeError as error:

@@ -22,7 +22,9 @@ EXTENSIONS: dict[str, set[str]] = {"score": set(), "normaliser": set(), "positio
 class Table(BaseModel):
     """A TOML table: frozen, unknown keys refused."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
+    model_config = ConfigDict(
+        frozen=True, extra="forbid", use_attribute_docstrings=True, allow_inf_nan=False
+    )
 
     @model_validator(mode="before")
     @classmethod
@@ -94,6 +96,37 @@ class MadeTask(Table):
     seed: int = 1
     """Which sentences; apart from the run's own seed, so that several runs share one test set."""
 
+    @model_validator(mode="after")
+    def _range(self) -> "MadeTask":
+        if self.min_length > self.max_length:
+            raise ValueError("data.min_length is above data.max_length")
+        return self
+
+
+class Named(Table):
+    """A public corpus: see `regard data list`."""
+
+    kind: Literal["named"] = "named"
+    name: Literal["multi30k", "tatoeba-fr-en", "tatoeba-de-en"] = "multi30k"
+    source: str = "de"
+    """Language to read and language to write."""
+    target: str = "en"
+
+
+class Files(Table):
+    """Your own text: two line-aligned files, a .tsv, or a .jsonl, each plain or .gz."""
+
+    kind: Literal["files"] = "files"
+    train: str | tuple[str, str]
+    """One file, or the source's and the target's."""
+    val: str | tuple[str, str]
+    test: str | tuple[str, str] | None = None
+    keys: tuple[str, str] = ("source", "target")
+    """Names of the two sides in JSON lines."""
+    bad: Literal["refuse", "skip"] = "refuse"
+    """What to do with a line that is empty, damaged or too long."""
+    max_characters: int = Field(default=2000, ge=1)
+
 
 # --- tokenizer ------------------------------------------------------------------------------------
 
@@ -105,20 +138,27 @@ class TokenizerTable(Table):
     """Lower-case all text."""
     max_tokens: int = Field(default=256, ge=1)
     """The longest text, in tokens; a longer one is refused."""
-    min_frequency: int = Field(ge=1)
-    """How often a piece must occur in the training text to be known."""
 
 
 class Characters(TokenizerTable):
     kind: Literal["characters"] = "characters"
     joint: bool = True
     min_frequency: int = Field(default=1, ge=1)
+    """How often a character must occur in the training text to be known."""
 
 
 class Words(TokenizerTable):
     kind: Literal["words"] = "words"
     joint: bool = False
     min_frequency: int = Field(default=2, ge=1)
+    """How often a word must occur in the training text to be known."""
+
+
+class Bpe(TokenizerTable):
+    kind: Literal["bpe"] = "bpe"
+    joint: bool = True
+    size: int = Field(default=8000, ge=300)
+    """Size of the vocabulary; the 256 bytes are in it, so no text is unknown."""
 
 
 # --- attention ------------------------------------------------------------------------------------
@@ -187,6 +227,8 @@ class RecurrentEncoder(Table):
 
 
 class RecurrentDecoder(Table):
+    kind: Literal["parallel", "input-feeding", "tutorial"] = "parallel"
+    """Where the attention's result goes; see `regard.models.recurrent_decoder`."""
     layers: int = Field(default=1, ge=1)
 
 
@@ -271,25 +313,21 @@ class Search(Table):
     max_ratio: float = Field(default=2.0, gt=0)
     """An output is at most max_ratio times the source plus max_extra tokens long."""
     max_extra: int = Field(default=20, ge=0)
+    length_power: float = Field(default=1.0, ge=0)
+    """A beam ranks finished outputs by score / length^length_power: 0 favours short ones."""
 
 
 class Config(Table):
     """One experiment, whole."""
 
     description: str = ""
-    seed: int = 1
+    seed: int = Field(default=1, ge=0, lt=2**63)
     """Initial weights, order of batches, dropout."""
-    data: MadeTask = MadeTask()
-    tokenizer: one_of(Characters, Words) = Characters()
+    data: one_of(MadeTask, Named, Files) = MadeTask()
+    tokenizer: one_of(Characters, Words, Bpe) = Characters()
     model: one_of(Recurrent, Transformer) = Recurrent()
     training: Training = Training()
     search: Search = Search()
 
     def to_toml(self) -> str:
         return tomli_w.dumps(self.model_dump(mode="json", exclude_none=True))
-
-    @model_validator(mode="after")
-    def _consistent(self) -> "Config":
-        if self.data.min_length > self.data.max_length:
-            raise ValueError("data.min_length is above data.max_length")
-        return self

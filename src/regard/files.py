@@ -7,6 +7,8 @@ from pathlib import Path
 
 from regard.errors import UserError
 
+TEMPORARY = ".regard-"  # how the name of a file begins that is not whole yet
+
 
 def write(path: Path, content: bytes | str) -> None:
     """Put `content` at `path` in one move: whoever looks sees the old file or the new one, whole."""
@@ -19,7 +21,7 @@ def write_with(path: Path, writer: Callable[[Path], object]) -> None:
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         handle, name = tempfile.mkstemp(
-            prefix=f".{path.stem}-", suffix=path.suffix, dir=path.parent
+            prefix=f"{TEMPORARY}{path.stem}-", suffix=path.suffix, dir=path.parent
         )
         os.close(handle)
     except OSError as error:
@@ -37,4 +39,15 @@ def write_with(path: Path, writer: Callable[[Path], object]) -> None:
     except OSError as error:
         raise UserError(f"{path} cannot be written: {error.strerror or error}") from None
     finally:
+        temporary.unlink(missing_ok=True)
+
+
+def listed(folder: Path) -> list[Path]:
+    """What `folder` holds, unfinished files left out."""
+    return [path for path in folder.iterdir() if not path.name.startswith(TEMPORARY)]
+
+
+def sweep(folder: Path) -> None:
+    """Remove what a program that was killed while it wrote has left in `folder`."""
+    for temporary in folder.rglob(f"{TEMPORARY}*"):
         temporary.unlink(missing_ok=True)

@@ -1,8 +1,11 @@
 """The whole path in one file: text -> ids -> memory -> search -> text, and where the model looked."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from itertools import islice
 from pathlib import Path
+from random import Random
+from typing import Any
 
 import torch
 from jaxtyping import Float
@@ -12,7 +15,7 @@ from regard import presets
 from regard.config import Config
 from regard.errors import UserError
 from regard.models import Model, build, weights
-from regard.search import Hypothesis, greedy
+from regard.search import Hypothesis, beam, greedy, sample
 from regard.text.batch import Batches, Encoded, pad
 from regard.text.tokenizer import BEGIN, TokenizerPair
 
@@ -43,6 +46,44 @@ class Translation:
         return self.weights
 
 
+@dataclass(frozen=True)
+class Sampling:
+    """How to draw outputs by chance."""
+
+    temperature: float = 1.0
+    top_k: int | None = None
+    top_p: float | None = None
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        if self.temperature <= 0:
+            raise UserError(
+                f"a temperature is above 0, not {self.temperature:g}; 0 would be greedy"
+            )
+        if self.top_k is not None and self.top_k < 1:
+            raise UserError(f"top-k is 1 or more, not {self.top_k}")
+        if self.top_p is not None and not 0 < self.top_p <= 1:
+            raise UserError(f"top-p is above 0 and at most 1, not {self.top_p:g}")
+
+    def draw(
+        self, model: Model, memory: Any, limits: Tensor, rows: list[int], count: int
+    ) -> list[list[Hypothesis]]:
+        """`count` draws for each row, likeliest first; each has a seed of its own."""
+        draws = [
+            sample(
+                model,
+                memory,
+                limits,
+                [Random(f"{self.seed}/{row}/{number}").getrandbits(63) for row in rows],
+                self.temperature,
+                self.top_k,
+                self.top_p,
+            )
+            for number in range(count)
+        ]
+        return [sorted(row, key=lambda h: -h.normalised) for row in zip(*draws, strict=True)]
+
+
 class Translator:
     """A trained model with its tokenizers and config: what `regard.load` gives."""
 
@@ -56,26 +97,40 @@ class Translator:
         return next(self.model.parameters()).device
 
     def translate(
-        self, texts: Sequence[str], *, attention: bool = True, batch_tokens: int = 4096
+        self,
+        texts: Sequence[str],
+        *,
+        beam: int = 1,
+        nbest: int = 1,
+        sample: Sampling | None = None,
+        attention: bool = True,
+        batch_tokens: int = 4096,
     ) -> list[Translation]:
-        """Translate each text. `attention` costs one more pass over each finished output."""
+        """Translate each text, greedily, with a beam, or by chance.
+
+        `attention` costs one more pass over each finished output.
+        """
         if isinstance(texts, str):
             raise UserError("translate takes a list of texts: write translate([text])")
         texts = [self.checked(text, number) for number, text in enumerate(texts, start=1)]
         encoded = Encoded.of(((text, "") for text in texts), self.tokenizers)
-        found = self.search(encoded, batch_tokens)
-        seen = self.explain(encoded, found, batch_tokens) if attention else [None] * len(found)
-        return [
+        found = self.search(encoded, beam, nbest, sample, batch_tokens)
+        flat = [(row, hypothesis) for row, best in enumerate(found) for hypothesis in best]
+        seen = self.explain(encoded, flat, batch_tokens) if attention else [None] * len(flat)
+        made = [
             Translation(
                 self.tokenizers.target.decode(hypothesis.ids),
-                self.tokenizers.source.tokens(source),
+                self.tokenizers.source.tokens(encoded.source[row]),
                 self.tokenizers.target.tokens(hypothesis.ids),
                 hypothesis.score,
                 hypothesis.normalised,
                 weights=weights,
             )
-            for source, hypothesis, weights in zip(encoded.source, found, seen, strict=True)
+            for (row, hypothesis), weights in zip(flat, seen, strict=True)
         ]
+        outputs = iter(made)
+        ranked = [list(islice(outputs, len(best))) for best in found]
+        return [replace(best[0], alternatives=best[1:]) for best in ranked]
 
     def checked(self, text: str, number: int) -> str:
         """The text, if this model can read it."""
@@ -98,36 +153,61 @@ class Translator:
             )
         return text
 
-    def search(self, encoded: Encoded, batch_tokens: int) -> list[Hypothesis]:
-        """The best output for each source, whatever batch it lands in."""
-        found: dict[int, Hypothesis] = {}
-        limits = self.config.search
+    def search(
+        self,
+        encoded: Encoded,
+        beam_width: int = 1,
+        nbest: int = 1,
+        sampling: Sampling | None = None,
+        batch_tokens: int = 4096,
+    ) -> list[list[Hypothesis]]:
+        """The `nbest` outputs for each source, best first, whatever batch it lands in."""
+        if beam_width < 1 or nbest < 1:
+            raise UserError(f"beam and nbest start at 1: got {beam_width} and {nbest}")
+        if sampling is None and nbest > beam_width:
+            raise UserError(f"a beam of {beam_width} has no {nbest} best: ask for a wider beam")
+        if sampling is not None and beam_width > 1:
+            raise UserError("choose one: a beam, or sampling")
+        found: dict[int, list[Hypothesis]] = {}
+        limits, power = self.config.search, self.config.search.length_power
         with torch.inference_mode():
-            for rows in batches(encoded, batch_tokens):
-                source, mask = pad([encoded.source[row] for row in rows])
-                source, mask = source.to(self.device), mask.to(self.device)
-                longest = (limits.max_ratio * mask.sum(1) + limits.max_extra).long()
-                outputs = greedy(self.model, self.model.encode(source, mask), longest)
+            for rows in batches(encoded, max(1, batch_tokens // beam_width)):
+                source, mask = self._padded(encoded.source, rows)
+                longest = (limits.max_ratio * mask.sum(1) + limits.max_extra).long().clamp(min=1)
+                memory = self.model.encode(source, mask)
+                if sampling is not None:
+                    outputs = sampling.draw(self.model, memory, longest, rows, nbest)
+                elif beam_width == 1:
+                    outputs = [[output] for output in greedy(self.model, memory, longest)]
+                else:
+                    outputs = beam(self.model, memory, longest, beam_width, nbest, power)
                 found.update(zip(rows, outputs, strict=True))
         return [found[row] for row in range(len(encoded))]
 
     def explain(
-        self, encoded: Encoded, found: Sequence[Hypothesis], batch_tokens: int
+        self, encoded: Encoded, found: Sequence[tuple[int, Hypothesis]], batch_tokens: int = 4096
     ) -> list[Attention]:
-        """The weights of one pass over each finished output, cut to its own lengths."""
-        # Position i of the target read is what predicts output token i: begin, then all but the last.
-        read = Encoded(encoded.source, [[BEGIN, *hypothesis.ids[:-1]] for hypothesis in found])
+        """The weights of one pass over each (row, finished output), cut to its own lengths."""
+        # Position i of what is read predicts output token i: begin, then all but the last.
+        read = Encoded(
+            [encoded.source[row] for row, _ in found],
+            [[BEGIN, *hypothesis.ids[:-1]] for _, hypothesis in found],
+        )
         seen: dict[int, Attention] = {}
         with torch.inference_mode():
             for rows in batches(read, batch_tokens):
-                source, mask = pad([read.source[row] for row in rows])
-                target, _ = pad([read.target[row] for row in rows])
-                to = (source.to(self.device), mask.to(self.device), target.to(self.device))
-                weights = {name: w.float().cpu() for name, w in self.model.explain(*to).items()}
+                source, mask = self._padded(read.source, rows)
+                target, _ = self._padded(read.target, rows)
+                explained = self.model.explain(source, mask, target)
+                weights = {name: w.float().cpu() for name, w in explained.items()}
                 for index, row in enumerate(rows):
                     sizes = {"source": len(read.source[row]), "target": len(read.target[row])}
                     seen[row] = {name: cut(name, w[index], sizes) for name, w in weights.items()}
-        return [seen[row] for row in range(len(encoded))]
+        return [seen[row] for row in range(len(found))]
+
+    def _padded(self, ids: Sequence[Sequence[int]], rows: list[int]) -> tuple[Tensor, Tensor]:
+        values, mask = pad([ids[row] for row in rows])
+        return values.to(self.device), mask.to(self.device)
 
 
 def batches(encoded: Encoded, tokens: int) -> list[list[int]]:

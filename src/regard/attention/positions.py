@@ -8,6 +8,8 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
+from regard.errors import UserError
+
 At = Int[Tensor, "batch length"]
 
 
@@ -64,9 +66,7 @@ class Rotary(Position):
     def __init__(self, width: int, head_width: int, base: float) -> None:
         super().__init__(width, head_width)
         if head_width % 2:
-            raise ValueError(
-                f"rotary turns pairs: a head must have an even width, not {head_width}"
-            )
+            raise UserError(f"rotary turns pairs: a head must have an even width, not {head_width}")
         self.register_buffer("omega", frequencies(head_width, base), persistent=False)
 
     def rotate(

@@ -58,6 +58,8 @@ class Mean(Score):
 class Location(Score):
     """e_i = (W q + b)_i, i = the position: looks only at the query. An ablation (tutorial form)."""
 
+    projected = False
+
     def __init__(self, query_width: int, key_width: int, max_length: int) -> None:
         super().__init__(query_width, key_width)
         self.places = nn.Linear(query_width, max_length)

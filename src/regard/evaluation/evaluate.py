@@ -2,9 +2,10 @@
 
 import math
 import time
+from collections.abc import Sequence
 from typing import Any
 
-from regard.evaluation.likelihood import likelihoods, total
+from regard.evaluation.likelihood import Likelihood, likelihoods, total
 from regard.evaluation.metrics import exact_match, quality
 from regard.text.batch import Encoded
 from regard.translator import Translator
@@ -12,40 +13,57 @@ from regard.translator import Translator
 Pairs = list[tuple[str, str]]
 
 
-def evaluate(translator: Translator, pairs: Pairs, batch_tokens: int = 4096) -> dict[str, Any]:
-    """The figures of `regard evaluate --json`, and the outputs in order."""
+def evaluate(
+    translator: Translator, pairs: Pairs, beams: Sequence[int] = (1,), batch_tokens: int = 4096
+) -> dict[str, Any]:
+    """The figures of `regard evaluate --json`; each result also holds its outputs, in order."""
     encoded = Encoded.of(pairs, translator.tokenizers)
     parts = likelihoods(translator.model, encoded)
     whole = total(parts)
     # The end of a sentence counts as one character, as a newline would: its cost is in the sum.
     characters = sum(len(target) + 1 for _, target in pairs)
-    started = time.perf_counter()
-    found = translator.search(encoded, batch_tokens)
-    seconds = time.perf_counter() - started
-    outputs = [translator.tokenizers.target.decode(hypothesis.ids) for hypothesis in found]
-    references = [target for _, target in pairs]
-    result = {
-        "beam": 1,
-        **quality(outputs, references),
-        "sentences": len(pairs),
-        "seconds": seconds,
-    }
-    result["lengths"] = [
-        {
-            "from": low,
-            "to": high,
-            "sentences": len(rows),
-            "exact_match": exact_match([outputs[r] for r in rows], [references[r] for r in rows]),
-            "token_accuracy": total(parts[r] for r in rows).token_accuracy,
-        }
-        for low, high, rows in buckets([len(source) - 1 for source in encoded.source])
-    ]
     return {
         "loss": whole.loss,
         "perplexity": whole.perplexity,
         "bits_per_character": whole.bits_per_character(characters),
         "token_accuracy": whole.token_accuracy,
-        "results": [result],
+        "results": [
+            result(translator, pairs, encoded, parts, width, batch_tokens) for width in beams
+        ],
+    }
+
+
+def result(
+    translator: Translator,
+    pairs: Pairs,
+    encoded: Encoded,
+    parts: list[Likelihood],
+    width: int,
+    batch_tokens: int,
+) -> dict[str, Any]:
+    """Quality with one beam width, in all and by length of the source."""
+    started = time.perf_counter()
+    found = translator.search(encoded, width, batch_tokens=batch_tokens)
+    seconds = time.perf_counter() - started
+    outputs = [translator.tokenizers.target.decode(best[0].ids) for best in found]
+    references = [target for _, target in pairs]
+    return {
+        "beam": width,
+        **quality(outputs, references),
+        "sentences": len(pairs),
+        "seconds": seconds,
+        "lengths": [
+            {
+                "from": low,
+                "to": high,
+                "sentences": len(rows),
+                "exact_match": exact_match(
+                    [outputs[r] for r in rows], [references[r] for r in rows]
+                ),
+                "token_accuracy": total(parts[r] for r in rows).token_accuracy,
+            }
+            for low, high, rows in buckets([len(source) - 1 for source in encoded.source])
+        ],
         "outputs": outputs,
     }
 

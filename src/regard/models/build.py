@@ -9,8 +9,10 @@ from regard import config
 from regard.attention import NORMALISERS, POSITIONS, SCORES, MultiHead, Position, Score, SingleHead
 from regard.attention.normalise import Normaliser
 from regard.errors import UserError, listing
+from regard.models.cells import CELLS
 from regard.models.interface import Model
-from regard.models.recurrent import CELLS, Encoder, Recurrent
+from regard.models.recurrent import Encoder, Recurrent
+from regard.models.recurrent_decoder import DECODERS
 from regard.models.transformer import DecoderBlock, EncoderBlock, FeedForward, Transformer
 
 # Where a user may add a kind of their own: the point's name in a package's entry points, its dict.
@@ -62,6 +64,9 @@ def score(table: Any, query_width: int, key_width: int, kq_width: int) -> Score:
 
 
 def normaliser(table: Any) -> Normaliser:
+    """A normaliser is a plain function: it has nothing to choose."""
+    if table.options:
+        raise UserError(f'the normaliser "{table.kind}" takes no options: got {table.options}')
     return find("normaliser", table.kind)
 
 
@@ -80,16 +85,18 @@ def recurrent(table: config.Recurrent, source_vocab: int, target_vocab: int) -> 
         position(table.encoder.position, table.embedding, table.embedding),
         table.dropout,
     )
+    form = DECODERS[table.decoder.kind]
     attention = None
     if isinstance(table.attention, config.SingleHead):
         wanted = table.attention
-        widths = (table.hidden, encoder.width, wanted.kq_width)
+        query_width = form.query_width(table.embedding, table.hidden)
+        widths = (query_width, encoder.width, wanted.kq_width)
         attention = SingleHead(*widths, score(wanted.score, *widths), normaliser(wanted.normaliser))
+    layers, context = table.decoder.layers, encoder.width
+    sizes = (table.embedding, table.hidden, layers)
+    decoder = form(cell, *sizes, attention, context, table.dropout)
     embedding = nn.Embedding(target_vocab, table.embedding)
-    layers = table.decoder.layers
-    return Recurrent(
-        encoder, embedding, cell, table.hidden, layers, attention, target_vocab, table.dropout
-    )
+    return Recurrent(encoder, embedding, decoder, target_vocab, table.dropout)
 
 
 def transformer(

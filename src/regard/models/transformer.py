@@ -18,7 +18,9 @@ from regard.models.interface import Logits, Memory, Model, Record, Source, Sourc
 Sequence = Float[Tensor, "batch length width"]
 Places = Int[Tensor, "batch length"]
 Heads = Float[Tensor, "batch heads key depth"]
+AllHeads = Float[Tensor, "batch heads past depth"]
 Weights = Float[Tensor, "batch heads query key"] | None
+CrossWeights = Float[Tensor, "batch heads query source"] | None
 
 
 class FeedForward(nn.Module):
@@ -61,7 +63,7 @@ class Past(Record):
     values: Heads | None = None
     length: int = 0
 
-    def add(self, keys: Heads, values: Heads) -> tuple[Heads, Heads]:
+    def add(self, keys: Heads, values: Heads) -> tuple[AllHeads, AllHeads]:
         """Everything read so far, these included."""
         if self.keys is None or self.values is None:
             # A target read at once ends here, without a copy that would trouble its gradient.
@@ -75,7 +77,7 @@ class Past(Record):
         self.length = end
         return self.keys[:, :, :end], self.values[:, :, :end]
 
-    def _grown(self, old: Heads, needed: int) -> Heads:
+    def _grown(self, old: Heads, needed: int) -> AllHeads:
         batch, heads, _, depth = old.shape
         room = old.new_empty(batch, heads, max(16, 2 * needed), depth)
         room[:, :, : self.length] = old[:, :, : self.length]
@@ -118,7 +120,7 @@ class DecoderBlock(nn.Module):
 
     def forward(
         self, x: Sequence, at: Places, layer: LayerState, state: TransformerState, explain: bool
-    ) -> tuple[Sequence, Weights, Weights]:
+    ) -> tuple[Sequence, Weights, CrossWeights]:
         normed = self.own_norm(x)
         keys, values = layer.past.add(*self.own.keys_values(normed, at))
         causal = causal_mask(at, state.past_at)
@@ -213,7 +215,7 @@ class Transformer(Model):
 
     def _decode(
         self, target: Target, state: TransformerState, explain: bool
-    ) -> tuple[Sequence, list[tuple[Weights, Weights]]]:
+    ) -> tuple[Sequence, list[tuple[Weights, CrossWeights]]]:
         start = state.past_at.shape[1]
         at = torch.arange(start, start + target.shape[1], device=target.device).expand_as(target)
         state.past_at = torch.cat([state.past_at, at], dim=1)

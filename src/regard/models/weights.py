@@ -22,7 +22,10 @@ def save(path: Path, tensors: dict[str, Tensor], record: dict[str, object]) -> N
     """Tensors and a JSON record in one file, written in one move."""
     whole = {name: tensor.detach().contiguous().cpu() for name, tensor in tensors.items()}
     metadata = {"regard": json.dumps(record)}
-    files.write_with(path, lambda temporary: save_file(whole, temporary, metadata))
+    try:
+        files.write_with(path, lambda temporary: save_file(whole, temporary, metadata))
+    except SafetensorError as error:  # a full disk, say: safetensors has errors of its own
+        raise UserError(f"{path} cannot be written: {error}") from None
 
 
 def read(path: Path) -> tuple[dict[str, Tensor], dict]:

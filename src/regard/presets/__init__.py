@@ -53,8 +53,9 @@ def read_file(path: Path) -> dict[str, Any]:
 def override(table: dict[str, Any], settings: Iterable[str]) -> dict[str, Any]:
     """A copy of `table` with each `dotted.key=value` set. Setting a kind resets its table."""
     changes = [split(setting) for setting in settings]
-    # Kinds first, outer ones before inner: a later reset must not undo what was asked for as well.
-    changes.sort(key=lambda change: (change[0][-1] != "kind", len(change[0])))
+    # Outer before inner, a table's kind before its keys: a later reset must not undo what was asked for
+    # as well. `model.attention.kind = "none"` and the short `model.attention = "none"` are one depth.
+    changes.sort(key=lambda change: len(change[0]) - (change[0][-1] == "kind"))
     table = dict(table)
     for path, value in changes:
         put(table, path, value)
@@ -78,7 +79,9 @@ def put(table: dict[str, Any], path: list[str], value: Any) -> None:
     *way, last = path
     for step in way:
         inner = table.get(step, {})
-        table[step] = {"kind": inner} if isinstance(inner, str) else dict(inner)
+        if isinstance(inner, str):
+            inner = {"kind": inner}
+        table[step] = dict(inner) if isinstance(inner, dict) else {}
         table = table[step]
     if last == "kind" and table.get("kind") != value:
         table.clear()

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, fields
+from functools import cached_property
 
 import numpy as np
 import torch
@@ -31,7 +32,29 @@ class Batch:
         return int(self.target_mask.sum())
 
 
-Ids = list[list[int]]
+Ids = Sequence[Sequence[int]]
+
+
+@dataclass(frozen=True)
+class Ragged(Sequence):
+    """Rows of ids of different lengths, end to end in one array, which may lie on disk."""
+
+    values: np.ndarray
+    ends: np.ndarray
+
+    @classmethod
+    def of(cls, rows: Iterable[Sequence[int]]) -> "Ragged":
+        rows = list(rows)
+        values = np.fromiter((i for row in rows for i in row), dtype=np.int32)
+        return cls(values, np.cumsum([0, *map(len, rows)]))
+
+    def __len__(self) -> int:
+        return len(self.ends) - 1
+
+    def __getitem__(self, row: int) -> list[int]:  # type: ignore[override]
+        if not 0 <= row < len(self):
+            raise IndexError(row)
+        return self.values[self.ends[row] : self.ends[row + 1]].tolist()
 
 
 @dataclass(frozen=True)
@@ -47,8 +70,12 @@ class Encoded:
     @classmethod
     def of(cls, pairs: Iterable[tuple[str, str]], tokenizers: TokenizerPair) -> "Encoded":
         pairs = list(pairs)
-        source = [[*tokenizers.source.encode(text), END] for text, _ in pairs]
-        return cls(source, [tokenizers.target.encode(text) for _, text in pairs])
+        source = Ragged.of([*tokenizers.source.encode(text), END] for text, _ in pairs)
+        return cls(source, Ragged.of(tokenizers.target.encode(text) for _, text in pairs))
+
+    def lengths(self) -> list[tuple[int, int]]:
+        """(target, source) tokens of each pair."""
+        return [(len(t), len(s)) for t, s in zip(self.target, self.source, strict=True)]
 
     def batch(self, rows: Sequence[int]) -> Batch:
         """The pairs at `rows`, padded to the longest among them."""
@@ -81,26 +108,26 @@ class Batches:
     sentences: int
     seed: int
 
+    @cached_property
+    def lengths(self) -> list[tuple[int, int]]:
+        return self.data.lengths()
+
     def epoch(self, number: int) -> list[list[int]]:
         """The rows of each batch of an epoch, in order."""
         random = np.random.Generator(np.random.PCG64([self.seed, number]))
         shuffled = random.permutation(len(self.data)).tolist()
-        ordered = sorted(shuffled, key=self._lengths)
-        batches = list(self._cut(ordered))
+        batches = list(self._cut(sorted(shuffled, key=self.lengths.__getitem__)))
         return [batches[index] for index in random.permutation(len(batches))]
 
     def in_order(self) -> list[list[int]]:
         """The same, for evaluation: shortest first, nothing shuffled."""
-        return list(self._cut(sorted(range(len(self.data)), key=self._lengths)))
-
-    def _lengths(self, row: int) -> tuple[int, int]:
-        return len(self.data.target[row]), len(self.data.source[row])
+        return list(self._cut(sorted(range(len(self.data)), key=self.lengths.__getitem__)))
 
     def _cut(self, ordered: list[int]) -> Iterator[list[int]]:
         batch: list[int] = []
         longest = 0
         for row in ordered:
-            target, source = self._lengths(row)
+            target, source = self.lengths[row]
             longest = max(longest, target + 1, source)
             if batch and (len(batch) == self.sentences or longest * (len(batch) + 1) > self.tokens):
                 yield batch

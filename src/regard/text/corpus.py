@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 from regard import config
 from regard.errors import UserError, listing, nearest
+from regard.text import datasets, pairs
 from regard.text.tasks import TASKS, make
 
 SPLITS = ("train", "val", "test")
@@ -16,6 +17,8 @@ class Corpus:
 
     splits: dict[str, list[tuple[str, str]]]
     symbols: tuple[str, ...] = ()
+    told: tuple[str, ...] = ()
+    """What a person should know about how it was read."""
 
     def __getitem__(self, split: str) -> list[tuple[str, str]]:
         if split not in self.splits:
@@ -37,9 +40,28 @@ def checksum(pairs: list[tuple[str, str]]) -> str:
     return digest.hexdigest()
 
 
-def load(data: config.MadeTask) -> Corpus:
+def load(data: config.MadeTask | config.Named | config.Files) -> Corpus:
     """The corpus that a config's [data] table asks for."""
+    if isinstance(data, config.Named):
+        return Corpus(datasets.load(data.name, data.source, data.target))
+    if isinstance(data, config.Files):
+        return from_files(data)
     task = TASKS[data.name]
     sizes = {split: getattr(data, split) for split in SPLITS}
     lengths = {"min_length": data.min_length, "max_length": data.max_length}
     return Corpus(make(task, sizes=sizes, seed=data.seed, **lengths), task.symbols)
+
+
+def from_files(data: config.Files) -> Corpus:
+    """A user's own text; what was left out of it is told."""
+    splits, told = {}, []
+    for split in SPLITS:
+        given = getattr(data, split)
+        if given is None:
+            continue
+        source, target = (given, None) if isinstance(given, str) else given
+        choices = {"keys": data.keys, "bad": data.bad, "max_characters": data.max_characters}
+        splits[split], counts = pairs.read(source, target, **choices)
+        if counts.skipped:
+            told.append(f"{split}: {counts.summary()}")
+    return Corpus(splits, told=tuple(told))

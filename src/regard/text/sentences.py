@@ -18,6 +18,7 @@ from regard.errors import UserError
 LONGEST_SENTENCE = 90
 SHORTEST_PIECE = 25
 SHORTEST = 3  # "Hi."
+BARE = 0.4  # share of texts that may do without their last full stop
 PATIENCE = 500  # vain draws in a row at one length, after which it counts as used up
 
 # Words by kind; an underscore is a space. `{kind:a}` and `{kind:an}` in a rule are the words that
@@ -255,7 +256,12 @@ def passage(length: int, sentence: Expression, random: Random) -> str:
         if length > LONGEST_SENTENCE:
             most = min(LONGEST_SENTENCE, length - 1 - SHORTEST_PIECE)
             piece = SHORTEST_PIECE + int(random.random() * (most - SHORTEST_PIECE + 1))
-        text = sentence.draw(piece, random)
+        # People leave the last full stop out: a model must not learn to put one everywhere.
+        bare = piece == length and random.random() < BARE
+        text = sentence.draw(piece + bare, random)
+        if bare and not text.endswith("."):
+            continue
+        text = text.removesuffix(".") if bare else text
         if not clumsy(text):
             said.append(text[0].upper() + text[1:])
             length -= piece + 1
@@ -277,7 +283,7 @@ def sentences(
         )
     if count < 0:
         raise UserError(f"expected 0 or more sentences; got {count}. Ask for a positive number.")
-    random, sentence = Random(seed), grammar(min(max_length, LONGEST_SENTENCE))
+    random, sentence = Random(seed), grammar(min(max_length, LONGEST_SENTENCE) + 1)
     vain = dict.fromkeys(range(min_length, max_length + 1), 0)
     lengths, seen, made = list(vain), set(), []
     while len(made) < count and lengths:

@@ -51,7 +51,8 @@ TRAIN_SHARES = 4
 def make(
     task: Task, *, sizes: dict[str, int], min_length: int, max_length: int, seed: int
 ) -> dict[str, list[tuple[str, str]]]:
-    """Pairs of `task` for every split; a sentence, in whatever case, belongs to one split only.
+    """Pairs of `task` for every split; a sentence, in whatever case and with
+    or without its full stop, belongs to one split only.
 
     A hash says which split may use a sentence, so no split's pairs depend on the size of another,
     and short sentences, of which there are few, are shared out fairly. Lengths are the sentence's,
@@ -66,7 +67,8 @@ def make(
     owners = sorted([*sizes] + ["train"] * (TRAIN_SHARES - 1) * ("train" in sizes))
 
     def owner(sentence: str) -> str:
-        digest = blake2b(f"{seed} {sentence.lower()}".encode(), digest_size=8).digest()
+        bare = sentence.lower().rstrip(".?!")
+        digest = blake2b(f"{seed} {bare}".encode(), digest_size=8).digest()
         return owners[int.from_bytes(digest, "big") % len(owners)]
 
     made = {}

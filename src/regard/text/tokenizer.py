@@ -14,6 +14,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
+from tokenizers import Tokenizer as Engine
+from tokenizers import decoders, models, pre_tokenizers, trainers
+
 from regard import config, files
 from regard.errors import UserError
 
@@ -72,7 +75,10 @@ class Tokenizer(ABC):
         kept = [i for i in ids if i not in (PAD, BEGIN, END)]
         is_symbol = bool(kept) and 0 <= kept[0] - len(SPECIALS) < len(self.symbols)
         rest = self.join(self.names[i] for i in kept[is_symbol:])
-        return f"{self.names[kept[0]]} {rest}".rstrip(" ") if is_symbol else rest
+        if not is_symbol:
+            return rest
+        symbol = self.names[kept[0]]
+        return f"{symbol} {rest}" if rest else symbol
 
     def tokens(self, ids: Iterable[int]) -> list[str]:
         """One string for each id, as shown in a diagram."""
@@ -160,9 +166,79 @@ class WordTokenizer(Tokenizer):
         return text
 
 
+class BpeTokenizer(Tokenizer):
+    """Byte-pair encoding (Sennrich et al., 2016) over bytes: a token is a run of bytes that training
+    found often. Frequent words are one token, rare ones several, and any text comes back as it was.
+    """
+
+    kind = "bpe"
+
+    def __init__(
+        self,
+        pieces: Sequence[str],
+        symbols: Sequence[str],
+        lower: bool,
+        strict: bool,
+        merges: Sequence[Sequence[str]],
+    ) -> None:
+        super().__init__(pieces, symbols, lower, strict)
+        self.merges = [(left, right) for left, right in merges]
+        vocabulary = {piece: index for index, piece in enumerate(pieces)}
+        self.engine = engine(models.BPE(vocab=vocabulary, merges=self.merges))
+        self.bytes = decoders.ByteLevel()
+
+    def cut(self, text: str) -> list[str]:
+        # With a space in front, the first word is the same token as in the middle of a sentence.
+        return self.engine.encode(" " + text).tokens if text else []
+
+    def join(self, pieces: Iterable[str]) -> str:
+        return self.bytes.decode(list(pieces)).removeprefix(" ")
+
+    def tokens(self, ids: Iterable[int]) -> list[str]:
+        """Readable: a word's first token as it is, its further ones behind a dot."""
+        return [self._shown(i) for i in ids]
+
+    def _shown(self, index: int) -> str:
+        name = self.names[index]
+        if index < len(SPECIALS) + len(self.symbols):
+            return name
+        text = self.bytes.decode([name])
+        if text.startswith(" "):
+            return text[1:] or text
+        return "·" + text if text[0].isalnum() else text
+
+    def to_json(self) -> dict[str, Any]:
+        return {**super().to_json(), "merges": self.merges}
+
+    @classmethod
+    def learn(  # type: ignore[override]
+        cls, texts: Iterable[str], symbols: Sequence[str], lower: bool, size: int
+    ) -> "BpeTokenizer":
+        """At most `size` ids in all: ours, the task's symbols, the 256 bytes and the merges."""
+        learner = engine(models.BPE())
+        trainer = trainers.BpeTrainer(
+            vocab_size=size - len(SPECIALS) - len(symbols),
+            initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+            show_progress=False,
+        )
+        lowered = (" " + (text.lower() if lower else text) for text in texts)
+        learner.train_from_iterator(lowered, trainer)
+        vocabulary = learner.get_vocab()
+        pieces = sorted(vocabulary, key=lambda piece: vocabulary[piece])
+        merges = json.loads(learner.to_str())["model"]["merges"]
+        return cls(pieces, symbols, lower, strict=False, merges=merges)
+
+
+def engine(model: models.BPE) -> Engine:
+    made = Engine(model)
+    made.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)  # type: ignore[assignment]
+    return made
+
+
 TOKENIZERS: dict[str, type[Tokenizer]] = {
     "characters": CharacterTokenizer,
     "words": WordTokenizer,
+    "bpe": BpeTokenizer,
 }
 
 
@@ -181,7 +257,7 @@ class TokenizerPair:
     @classmethod
     def learn(
         cls,
-        table: config.Characters | config.Words,
+        table: config.Characters | config.Words | config.Bpe,
         pairs: Sequence[tuple[str, str]],
         symbols: Sequence[str],
     ) -> "TokenizerPair":
@@ -189,20 +265,22 @@ class TokenizerPair:
         kind = TOKENIZERS[table.kind]
         source = [pair[0] for pair in pairs]
         target = [pair[1] for pair in pairs]
-        choices = (table.lower, table.min_frequency)
+        choices = table.model_dump(exclude={"kind", "joint", "max_tokens"})
         if table.joint:
-            both = kind.learn(source + target, symbols, *choices)
+            both = kind.learn(source + target, symbols, **choices)
             return cls(both, both, table.max_tokens)
-        sides = kind.learn(source, symbols, *choices), kind.learn(target, (), *choices)
+        sides = kind.learn(source, symbols, **choices), kind.learn(target, (), **choices)
         return cls(*sides, table.max_tokens)
 
-    def save(self, path: Path) -> None:
+    def to_json(self) -> dict[str, Any]:
         sides = (
             {"joint": self.source} if self.joint else {"source": self.source, "target": self.target}
         )
         record: dict[str, Any] = {name: side.to_json() for name, side in sides.items()}
-        record["max_tokens"] = self.max_tokens
-        files.write(path, json.dumps(record, ensure_ascii=False, indent=1))
+        return record | {"max_tokens": self.max_tokens}
+
+    def save(self, path: Path) -> None:
+        files.write(path, json.dumps(self.to_json(), ensure_ascii=False, indent=1))
 
     @classmethod
     def load(cls, path: Path) -> "TokenizerPair":

@@ -51,23 +51,17 @@ def restore(folder: Path, model: Model, optimizer: Optimizer) -> Progress:
     path = folder / FILE
     tensors, record = weights.read(path)
     weights.fill(model, group(tensors, "model."), path)
-    for name, parameter in model.named_parameters():
-        state = {
-            key.removeprefix("optimizer.").removesuffix(f".{name}"): value
-            for key, value in tensors.items()
-            if key.startswith("optimizer.") and key.endswith(f".{name}")
-        }
-        if state:
-            optimizer.state[parameter] = {
-                key: value if key == "step" else value.to(parameter.device)
-                for key, value in state.items()
-            }
-    torch.set_rng_state(tensors["random.cpu"])
-    if torch.cuda.is_available() and "random.cuda" in tensors:
-        torch.cuda.set_rng_state(tensors["random.cuda"])
+    parameters = dict(model.named_parameters())
     try:
+        for place, value in group(tensors, "optimizer.").items():
+            key, name = place.split(".", 1)
+            # The fused optimizer wants its step counters, too, beside the parameters.
+            optimizer.state[parameters[name]][key] = value.to(parameters[name].device)
+        torch.set_rng_state(tensors["random.cpu"])
+        if torch.cuda.is_available() and "random.cuda" in tensors:
+            torch.cuda.set_rng_state(tensors["random.cuda"])
         return Progress(**record)
-    except TypeError:
+    except (KeyError, TypeError):
         raise UserError(f"{path} is not a checkpoint of this version of regard") from None
 
 

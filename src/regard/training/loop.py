@@ -53,6 +53,7 @@ class Loop:
         self.device = next(self.model.parameters()).device
         self.losses: list[Tensor] = []
         self.order: list[list[int]] = []
+        self.board: Any = None
 
     @property
     def share(self) -> float:
@@ -63,15 +64,16 @@ class Loop:
     def restore(self) -> None:
         """Stand where the last checkpoint stood; what was logged after it is cut off."""
         self.progress = checkpoint.restore(self.folder, self.model, self.optimizer)
-        metrics = self.folder / "metrics.jsonl"
-        with metrics.open("r+b") as file:
-            file.truncate(self.progress.metrics_bytes)
+        with (self.folder / "metrics.jsonl").open("ab") as file:
+            if file.tell() > self.progress.metrics_bytes:
+                file.truncate(self.progress.metrics_bytes)
 
     def run(self) -> Progress:
         """Train until the epochs are over or the validation loss has stopped falling."""
         place = self.progress
         self.order = self.train.epoch(place.epoch)
         self.since = (place.tokens, time.perf_counter())
+        self.board = tensorboard(self.folder, place.step) if self.table.tensorboard else None
         while not place.finished:
             self.step()
             over = self.share >= 1.0
@@ -165,8 +167,24 @@ class Loop:
         self.since = (place.tokens, time.perf_counter())
 
     def log(self, **event: Any) -> None:
-        """One line of metrics.jsonl."""
+        """One line of metrics.jsonl, and a point on each TensorBoard curve if that is wanted."""
         with (self.folder / "metrics.jsonl").open("ab") as file:
             file.write((json.dumps(event) + "\n").encode())
             file.flush()
             self.progress.metrics_bytes = file.tell()
+        if self.board:
+            for name, value in event.items():
+                if isinstance(value, float):
+                    self.board.add_scalar(name, value, event["step"])
+            self.board.flush()
+
+
+def tensorboard(folder: Path, step: int) -> Any:
+    """A writer of event files; what an earlier sitting wrote beyond `step` is hidden."""
+    try:
+        from torch.utils.tensorboard import SummaryWriter
+    except ImportError:
+        raise UserError(
+            "training.tensorboard needs one more package: pip install 'regard[tensorboard]'"
+        ) from None
+    return SummaryWriter(folder / "tensorboard", purge_step=step + 1)

@@ -15,7 +15,7 @@ from regard.config import Config
 from regard.diagrams import draw
 from regard.errors import UserError
 from regard.models import build
-from regard.text import corpus
+from regard.text import cache, corpus
 from regard.text.batch import Batches, Encoded
 from regard.text.corpus import Corpus
 from regard.text.tokenizer import TokenizerPair
@@ -31,10 +31,17 @@ def train(
     config: Config, folder: Path, device: str, resume: bool, console: Console
 ) -> dict[str, Any]:
     """Train in `folder`; the result card. A finished run that is resumed stays as it is."""
-    prepare(config, folder, resume)
+    check(config, folder, resume)
+    files.sweep(folder)
     data = corpus.load(config.data)
+    for line in data.told:
+        console.print(line, highlight=False)
+    if not (folder / "config.toml").is_file():
+        files.write(folder / "config.toml", config.to_toml())
     tokenizers = tokenizers_of(config, data, folder)
     torch.manual_seed(config.seed)
+    if device != "cpu":
+        torch.set_float32_matmul_precision("high")  # tf32: the loss cannot tell, the clock can
     sizes = (tokenizers.source.size, tokenizers.target.size)
     model = build(config.model, *sizes, tokenizers.joint).to(device)
     table = config.training
@@ -75,8 +82,8 @@ def train(
     return card
 
 
-def prepare(config: Config, folder: Path, resume: bool) -> None:
-    """An empty folder with the config in it, or an old one with the same config."""
+def check(config: Config, folder: Path, resume: bool) -> None:
+    """Whether a run can begin in this folder, or go on in it."""
     if resume and (folder / "config.toml").is_file():
         saved = read_config(folder)
         if saved != config:
@@ -86,11 +93,10 @@ def prepare(config: Config, folder: Path, resume: bool) -> None:
                 "keeps its settings; choose another --run for new ones"
             )
         return
-    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-        raise UserError(
-            f"{folder} is there already: continue it with --resume, or choose another --run"
-        )
-    files.write(folder / "config.toml", config.to_toml())
+    if folder.exists() and (not folder.is_dir() or files.listed(folder)):
+        resumable = (folder / "config.toml").is_file()
+        way = "continue it with --resume, or " if resumable else "it is no run folder, so "
+        raise UserError(f"{folder} is there already: {way}choose another --run")
 
 
 def differences(old: Any, new: Any, path: str = "") -> list[str]:
@@ -114,18 +120,16 @@ def fitting(
     pairs: list[tuple[str, str]], tokenizers: TokenizerPair, split: str, console: Console
 ) -> Encoded:
     """The pairs as ids, without those that are longer than the tokenizer's limit."""
-    encoded = Encoded.of(pairs, tokenizers)
+    encoded = cache.encoded(pairs, tokenizers)
     limit = tokenizers.max_tokens
-    keep = [
-        row
-        for row in range(len(encoded))
-        if len(encoded.source[row]) <= limit + 1 and len(encoded.target[row]) <= limit
-    ]
+    lengths = enumerate(encoded.lengths())
+    keep = [row for row, (target, source) in lengths if source <= limit + 1 and target <= limit]
     if not keep:
         raise UserError(f"every pair of the {split} split is longer than {limit} tokens")
-    if len(keep) < len(encoded):
-        skipped = len(encoded) - len(keep)
-        console.print(f"{split}: {skipped:,} pairs over {limit} tokens left out", highlight=False)
+    if len(keep) == len(encoded):
+        return encoded
+    skipped = len(encoded) - len(keep)
+    console.print(f"{split}: {skipped:,} pairs over {limit} tokens left out", highlight=False)
     return Encoded([encoded.source[r] for r in keep], [encoded.target[r] for r in keep])
 
 

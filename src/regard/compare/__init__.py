@@ -1,0 +1,11 @@
+"""Experiments: presets x variations x seeds -> tables and curves.
+
+`plan` (which runs), `sweep` (run them, reuse what exists), `statistics` (means, intervals, paired
+tests), `tables` and `curves` (what a paper prints).
+"""
+
+from regard.compare.plan import Run, System, plan
+from regard.compare.report import write_report
+from regard.compare.sweep import sweep
+
+__all__ = ["Run", "System", "plan", "sweep", "write_report"]

@@ -1,0 +1,34 @@
+"""One run of a comparison, in a process of its own: train, evaluate, leave the figures in the folder.
+
+python -m regard.compare.job CONFIG.toml RUN_FOLDER DEVICE SPLIT BEAMS
+"""
+
+import json
+import sys
+from pathlib import Path
+
+from rich.console import Console
+
+from regard import files, presets
+from regard.errors import UserError
+from regard.evaluation import evaluate
+from regard.text import corpus
+from regard.training import train
+from regard.translator import load
+
+
+def job(config: Path, folder: Path, device: str, split: str, beams: list[int]) -> None:
+    """Train (or go on training) in `folder`, then write evaluation.json."""
+    wanted = presets.check(presets.read_file(config), str(config))
+    train(wanted, folder, device, resume=True, console=Console(force_terminal=False, width=120))
+    pairs = corpus.load(wanted.data)[split]
+    found = {"split": split, **evaluate(load(folder, device), pairs, beams)}
+    files.write(folder / f"evaluation-{split}.json", json.dumps(found, ensure_ascii=False))
+
+
+if __name__ == "__main__":
+    config, folder, device, split, beams = sys.argv[1:]
+    try:
+        job(Path(config), Path(folder), device, split, [int(beam) for beam in beams.split(",")])
+    except UserError as error:
+        sys.exit(f"regard: {error}")

@@ -1,0 +1,71 @@
+"""Which runs a comparison needs: every preset, with every combination of what is varied, each seed."""
+
+import itertools
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from regard import presets
+from regard.config import Config
+from regard.errors import UserError
+
+
+@dataclass(frozen=True)
+class System:
+    """One row of the table: a preset and the values that set it apart."""
+
+    preset: str
+    settings: tuple[str, ...]
+    label: str
+
+
+@dataclass(frozen=True)
+class Run:
+    """One training of a system."""
+
+    system: System
+    seed: int
+    folder: Path
+    config: Config
+
+
+def plan(
+    names: Sequence[str], vary: Sequence[str], settings: Sequence[str], seeds: int, out: Path
+) -> list[Run]:
+    """Every run, in the order of the table."""
+    if seeds < 1:
+        raise UserError(f"--seeds is 1 or more, not {seeds}")
+    axes = [axis(text) for text in vary]
+    runs = []
+    for name, values in itertools.product(names, itertools.product(*axes)):
+        told = [*([Path(name).stem] if len(names) > 1 or not axes else []), *map(short, values)]
+        system = System(name, values, ", ".join(told))
+        for seed in range(1, seeds + 1):
+            config = presets.load(name, [*settings, *values, f"seed={seed}"])
+            place = out / "runs" / slug(Path(name).stem, *values) / f"seed-{seed}"
+            runs.append(Run(system, seed, place, config))
+    labels = [run.system.label for run in runs if run.seed == 1]
+    if len(set(labels)) < len(labels):
+        raise UserError("two systems are the same: name each preset and each value once")
+    return runs
+
+
+def axis(text: str) -> list[str]:
+    """'model.cell=gru,lstm' -> ['model.cell=gru', 'model.cell=lstm']"""
+    key, equals, values = text.partition("=")
+    if not equals or not key.strip() or not all(value.strip() for value in values.split(",")):
+        raise UserError(f'"{text}" varies nothing: write key=a,b,c, as in model.cell=gru,lstm')
+    return [f"{key.strip()}={value.strip()}" for value in values.split(",")]
+
+
+def short(setting: str) -> str:
+    """The last part of the key, and the value: enough to tell rows apart."""
+    key, _, value = setting.partition("=")
+    parts = [part for part in key.split(".") if part != "kind"]
+    return f"{parts[-1]} {value}"
+
+
+def slug(*parts: str) -> str:
+    """A folder name."""
+    return re.sub(r"[^A-Za-z0-9.=-]+", "_", "+".join(parts))

@@ -1,0 +1,61 @@
+"""Means over seeds, how sure they are, and whether two systems differ."""
+
+import math
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from sacrebleu.metrics.bleu import BLEU
+from sacrebleu.significance import PairedTest
+
+# Two-sided 95 % points of Student's t, by degrees of freedom; beyond 30, the normal's is near enough.
+T95 = (
+    *(12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228),
+    *(2.201, 2.179, 2.160, 2.145, 2.131, 2.120, 2.110, 2.101, 2.093, 2.086),
+    *(2.080, 2.074, 2.069, 2.064, 2.060, 2.056, 2.052, 2.048, 2.045, 2.042),
+)
+
+
+@dataclass(frozen=True)
+class Summary:
+    """Mean, sample variance and half-width of the 95 % confidence interval of the mean."""
+
+    mean: float
+    variance: float | None
+    interval: float | None
+
+    @classmethod
+    def of(cls, values: Sequence[float]) -> "Summary":
+        mean = statistics.fmean(values)
+        if len(values) < 2:
+            return cls(mean, None, None)
+        variance = statistics.variance(values)
+        freedom = len(values) - 1
+        t = T95[freedom - 1] if freedom <= len(T95) else 1.96
+        return cls(mean, variance, t * math.sqrt(variance / len(values)))
+
+
+def paired_p(
+    baseline: Sequence[Sequence[str]],
+    system: Sequence[Sequence[str]],
+    references: Sequence[str],
+    samples: int = 1000,
+) -> float:
+    """The p of sacreBLEU's paired bootstrap (lower-cased BLEU) on the outputs of each pair of runs.
+
+    Seeds are paired in order; the largest p is reported, so that a difference counts only if every
+    pair of runs shows it.
+    """
+    found = []
+    for ours, theirs in zip(baseline, system, strict=True):
+        test = PairedTest(
+            [("baseline", list(ours)), ("system", list(theirs))],
+            {"BLEU": BLEU(lowercase=True)},
+            [list(references)],
+            test_type="bs",
+            n_samples=samples,
+        )
+        result: Any = test()[1]["BLEU"][1]
+        found.append(float(result.p_value))
+    return max(found)

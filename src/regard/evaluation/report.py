@@ -1,0 +1,65 @@
+"""An evaluation for a person to read, and the outputs behind it."""
+
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from regard import files
+
+
+def show(found: dict[str, Any], console: Console) -> None:
+    """One row a beam width, then the first one by length of the source."""
+    title = f"{found['run']}, {found['split']}: {found['results'][0]['sentences']:,} sentences"
+    console.print(title, style="bold", highlight=False)
+    console.print(
+        f"perplexity {found['perplexity']:.3f}   bits per character "
+        f"{found['bits_per_character']:.3f}   token accuracy {found['token_accuracy']:.2%}\n",
+        highlight=False,
+    )
+    columns = ("beam", "BLEU", "BLEU lower", "chrF", "exact match", "seconds", "sentences/s")
+    console.print(table(columns, [quality_row(result) for result in found["results"]]))
+    first = found["results"][0]
+    console.print(f"BLEU: {first['signatures']['bleu']}\n", style="dim", highlight=False)
+    columns = ("source tokens", "sentences", "exact match", "token accuracy", "")
+    console.print(table(columns, [length_row(part) for part in first["lengths"]]))
+
+
+def table(columns: tuple[str, ...], rows: list[list[str]]) -> Table:
+    made = Table(box=None, header_style="bold")
+    for name in columns:
+        made.add_column(name, justify="right" if name else "left")
+    for row in rows:
+        made.add_row(*row)
+    return made
+
+
+def quality_row(result: dict[str, Any]) -> list[str]:
+    speed = result["sentences"] / result["seconds"]
+    return [
+        str(result["beam"]),
+        *(f"{result[name]:.2f}" for name in ("bleu", "bleu_lower", "chrf")),
+        f"{result['exact_match']:.2%}",
+        f"{result['seconds']:.1f}",
+        f"{speed:,.0f}",
+    ]
+
+
+def length_row(part: dict[str, Any]) -> list[str]:
+    return [
+        f"{part['from']} - {part['to']}",
+        str(part["sentences"]),
+        f"{part['exact_match']:.1%}",
+        f"{part['token_accuracy']:.1%}",
+        "█" * round(20 * part["exact_match"]),
+    ]
+
+
+def write_outputs(path: Path, pairs: list[tuple[str, str]], found: dict[str, Any]) -> None:
+    """Source, reference and the output of each beam width: one line a sentence, TSV."""
+    header = ["source", "reference", *(f"beam {result['beam']}" for result in found["results"])]
+    columns = [result["outputs"] for result in found["results"]]
+    lines = [header, *([*pair, *outputs] for pair, *outputs in zip(pairs, *columns, strict=True))]
+    plain = [[cell.replace("\t", " ").replace("\n", " ") for cell in line] for line in lines]
+    files.write(path, "".join("\t".join(line) + "\n" for line in plain))

@@ -1,0 +1,345 @@
+"""Named data: what there is, where it lies on this machine, how to get it, and its pairs."""
+
+import gzip
+import json
+import os
+import zipfile
+import zlib
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from functools import partial
+from pathlib import Path
+
+from regard import files
+from regard.errors import UserError, listing, nearest
+from regard.text.download import fetch
+from regard.text.pairs import SPLITS, Pairs, split
+
+
+@dataclass(frozen=True)
+class Dataset:
+    """What is known of a dataset before it is here.
+
+    `files` gives each file its address and sha256 (None where the address serves newer versions);
+    `splits` the files each split is read from, "{}" standing for a language. With a `member`, the
+    file is a zip that holds it, with English and the other language, and the splits are made here.
+    """
+
+    description: str
+    licence: str
+    languages: tuple[str, ...]
+    folder: str
+    files: dict[str, tuple[str, str | None]]
+    splits: dict[str, tuple[str, ...]]
+    member: str | None = None
+    parallel: bool = True
+
+    def needs(self, languages: Iterable[str]) -> list[str]:
+        """The names of the files that hold these languages."""
+        names = [name for names in self.splits.values() for name in names]
+        return list(dict.fromkeys(name.format(each) for each in languages for name in names))
+
+
+MULTI30K = "https://raw.githubusercontent.com/multi30k/dataset/master/data/"
+MANYTHINGS = "https://www.manythings.org/anki/"
+
+_TRANSLATIONS = {
+    "train.cs.gz": "a65adb8b32e3bc664f21ecba7a6e7f6950fd1f405e135f7c312faabdb6255077",
+    "train.de.gz": "726e39b2fa9eb9ffb6dc763fb35a179f80fae06ffc5d28b6ace5faa883de28a6",
+    "train.en.gz": "d79cfa999dd4c51d2cb42499b6796d5a882c3a8a961923c25a898c90f8bbd56f",
+    "train.fr.gz": "622e75069e9f4c577425c4f277116ce66e63a2401c0a2312d90073cb12379a3c",
+    "val.cs.gz": "b63226e05c4bd5dd6a42897d74b86a1b9d2c31498252c572b1ea7f7996927fcc",
+    "val.de.gz": "f0cba2f995189cf5770f29a8a9a537a3ad3f51657ad873405082ff6863a5e75a",
+    "val.en.gz": "14f7d25ddd868909a9213e361768460edcacdd6ab9d1e77b92560dc10c10dc28",
+    "val.fr.gz": "ca3106f1a72390591d25f6c45cb4cd39dec4cd3f123e099748a3ce5256c160e9",
+    "test_2016_flickr.cs.gz": "200a4a74cc9560f051924abb9803be008d1908d77f747e9141aeb86dfd2797f1",
+    "test_2016_flickr.de.gz": "9204244e408ccb38d2a55cfcd344df15005fc42a07a6e55ca6c52b6ababb8cc8",
+    "test_2016_flickr.en.gz": "611d361c6334bc7246101d48097c13cf5c4413c5befc793cc629934359d532d9",
+    "test_2016_flickr.fr.gz": "6d326e188d259fb1d04ac19eae3af956559b3a0b93d7635e56c90987c40c8b90",
+}
+_CAPTIONS = {
+    "train.1.de.gz": "0002241b52aba5160c08d644ea0d64a9bf46a2dfffcf619c9e3cdaa55b357004",
+    "train.1.en.gz": "a0e057f07a9733199c0d755d77f6d583dc6f40a3180734b1130a216e2fdf3a3b",
+    "train.2.de.gz": "ac7c29258b90aec0b64d677c5bfc831fc402e6296d0aa9cc7a3433ddbff85c37",
+    "train.2.en.gz": "d79dd70a9eafb2d1fe40151621278c4ae69b3c148c5052a53d7c7a41bf3ba023",
+    "train.3.de.gz": "ec5e6508813814aa31311b34e26e24f903dd7701f8d0668313259b7f975d7aa0",
+    "train.3.en.gz": "86e16fdcc699bcb6bca0f87c3cf1051f7de5ee3674dd588cedc5200194282749",
+    "train.4.de.gz": "bcee8ac6eb47d8a7dc8cff47d9a0fbd80b4363cfda22021bacd297f9604221a4",
+    "train.4.en.gz": "3771b84e010ad6197806d2a1188cb07c12149e3e0d178dd5966dee5763733686",
+    "train.5.de.gz": "dccb0ca6ff25e0b1f0d385f59fb809184e0db89622d88371725e3ec46d43bfc0",
+    "train.5.en.gz": "73988689307fe836994eae59735dc840c15da9775455fa76e6ed22606a042a91",
+    "val.1.de.gz": "a6b9ad98bdab8882d2ac40d1bc05db89341947162c07d2d0d27e80f01897ba05",
+    "val.1.en.gz": "4ce8f8ffbef4a1c066e3f35a5ffc764666c26c318a733d9bdc6349577f1c6f9c",
+    "val.2.de.gz": "dbbf0f8fa54fdb4a3c64d22a1c0773ade3f775c39e4513ab5ca6d683025086dc",
+    "val.2.en.gz": "4103944d652127e5af33ba2761d71cb6c0e1509c1a67d4387dc67ad768cfb752",
+    "val.3.de.gz": "5eac83b577fe9bc781e60b609545123804e9dd29de4c2bd1b9e178ad8b29a1da",
+    "val.3.en.gz": "6ecd848713d98faa9c6db2e9e457a778335358e6e3a4743cf4e929a0516e399a",
+    "val.4.de.gz": "1c3054cfd1e47f17d8a20fcec6615cfd26d7dc2c8c4ef4625cd9db9f4e4590ea",
+    "val.4.en.gz": "bfab4f0cbdac6233f206bbbfbd324dc02b258e291c3f410a69f9884171008788",
+    "val.5.de.gz": "185d6cb907313e6a6eef76f09c657e5748e08ee3c7a5b26200186e171e2c8344",
+    "val.5.en.gz": "4b6a6541b7b58d545eff7feead4187aeb0439a7178a7bed6951121e0ecbaee66",
+}
+_FIVE = range(1, 6)
+
+DATASETS: dict[str, Dataset] = {
+    "multi30k": Dataset(
+        description="image descriptions and their translations, 29,000 / 1,014 / 1,000 pairs",
+        licence="research use; derived from Flickr30k",
+        languages=("de", "en", "fr", "cs"),
+        folder="multi30k",
+        files={name: (f"{MULTI30K}task1/raw/{name}", sum_) for name, sum_ in _TRANSLATIONS.items()},
+        splits={
+            "train": ("train.{}.gz",),
+            "val": ("val.{}.gz",),
+            "test": ("test_2016_flickr.{}.gz",),
+        },
+    ),
+    "multi30k-captions": Dataset(
+        description="five descriptions an image, not translations of each other",
+        licence="research use; derived from Flickr30k",
+        languages=("de", "en"),
+        folder="multi30k-captions",
+        files={name: (f"{MULTI30K}task2/raw/{name}", sum_) for name, sum_ in _CAPTIONS.items()},
+        splits={
+            "train": tuple(f"train.{number}.{{}}.gz" for number in _FIVE),
+            "val": tuple(f"val.{number}.{{}}.gz" for number in _FIVE),
+        },
+        parallel=False,
+    ),
+    "tatoeba-fr-en": Dataset(
+        description="short everyday sentences, split here so that none occurs in two splits",
+        licence="CC BY 2.0 FR, tatoeba.org",
+        languages=("fr", "en"),
+        folder="tatoeba",
+        files={"fra-eng.zip": (f"{MANYTHINGS}fra-eng.zip", None)},
+        splits=dict.fromkeys(SPLITS, ("fra-eng.zip",)),
+        member="fra.txt",
+    ),
+    "tatoeba-de-en": Dataset(
+        description="short everyday sentences, split here so that none occurs in two splits",
+        licence="CC BY 2.0 FR, tatoeba.org",
+        languages=("de", "en"),
+        folder="tatoeba",
+        files={"deu-eng.zip": (f"{MANYTHINGS}deu-eng.zip", None)},
+        splits=dict.fromkeys(SPLITS, ("deu-eng.zip",)),
+        member="deu.txt",
+    ),
+}
+
+
+@dataclass(frozen=True)
+class Status:
+    """A row of `regard data list`: `here` are the languages that lie in `where`."""
+
+    name: str
+    description: str
+    licence: str
+    languages: tuple[str, ...]
+    splits: tuple[str, ...]
+    where: Path | None
+    here: tuple[str, ...]
+
+
+def cache() -> Path:
+    """The folder downloads go to: $REGARD_CACHE, $XDG_CACHE_HOME/regard or ~/.cache/regard."""
+    if chosen := os.environ.get("REGARD_CACHE"):
+        return Path(chosen).expanduser()
+    base = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
+    return Path(base).expanduser() / "regard"
+
+
+def _places(name: str) -> list[Path]:
+    """Where the dataset may lie, first choice first."""
+    given = [place for place in os.environ.get("REGARD_DATA", "").split(os.pathsep) if place]
+    roots = [*(Path(place).expanduser() for place in given), cache()]
+    return [root / folder for root in roots for folder in dict.fromkeys((known(name).folder, name))]
+
+
+def known(name: str) -> Dataset:
+    """The dataset of that name."""
+    if name not in DATASETS:
+        raise UserError(
+            f'there is no dataset "{name}".{nearest(name, DATASETS)} There are {listing(DATASETS)}.'
+        )
+    return DATASETS[name]
+
+
+def folder(name: str, *languages: str) -> Path | None:
+    """The first folder that holds every file of the dataset (of these languages), if there is one."""
+    dataset = known(name)
+    needed = dataset.needs(languages or dataset.languages)
+    # os.path.isfile: a folder we may not look into holds nothing for us, and is no error.
+    for place in _places(name):
+        if all(os.path.isfile(place / file) for file in needed):
+            return place
+    return None
+
+
+def status() -> list[Status]:
+    """Every dataset, and where it was found."""
+    rows = []
+    for name, dataset in DATASETS.items():
+        held = {
+            place: tuple(
+                language
+                for language in dataset.languages
+                if all(os.path.isfile(place / file) for file in dataset.needs([language]))
+            )
+            for place in _places(name)
+        }
+        where = max(held, key=lambda place: len(held[place]))
+        enough = len(held[where]) > dataset.parallel
+        rows.append(
+            Status(
+                name,
+                dataset.description,
+                dataset.licence,
+                dataset.languages,
+                tuple(dataset.splits),
+                where if enough else None,
+                held[where] if enough else (),
+            )
+        )
+    return rows
+
+
+def get(name: str, report: Callable[[str, int, int | None], object] | None = None) -> Path:
+    """Download what is missing of a dataset into the user cache; its folder, wherever it lies.
+
+    `report(file, done, total or None)` hears of the progress.
+    """
+    dataset = known(name)
+    found = folder(name)
+    if found is not None:
+        return found
+    place = cache() / dataset.folder
+    for file, (url, sha256) in dataset.files.items():
+        path = place / file
+        if path.is_file():
+            continue
+        got = fetch(
+            url,
+            path,
+            sha256=sha256,
+            report=None if report is None else partial(report, file),
+            check=None if dataset.member is None else partial(_check, url, dataset),
+        )
+        if sha256 is None:
+            day = datetime.now(UTC).isoformat(timespec="seconds")
+            record = {"url": url, "sha256": got, "date": day, "bytes": path.stat().st_size}
+            files.write(place / f"{file}.json", json.dumps(record, indent=2) + "\n")
+    return place
+
+
+def _check(url: str, dataset: Dataset, part: Path) -> None:
+    # Without a checksum, a page that says "log in first" would pass for the file.
+    try:
+        with zipfile.ZipFile(part) as archive:
+            archive.getinfo(dataset.member or "")
+    except (zipfile.BadZipFile, KeyError):
+        raise UserError(
+            f"expected a zip with {dataset.member} from {url}; got something else, which was thrown "
+            f"away. Open the address in a browser, and put the file into {part.parent} as "
+            f'"{part.name.removesuffix(".part")}".'
+        ) from None
+
+
+def load(name: str, source: str, target: str) -> dict[str, Pairs]:
+    """The pairs of a dataset by split, from language `source` to language `target`."""
+    dataset = known(name)
+    if not dataset.parallel:
+        raise UserError(f'"{name}" holds no translations: it is text of one language at a time.')
+    if source == target:
+        raise UserError(f'expected two different languages; got "{source}" twice.')
+    place = _found(name, source, target)
+    if dataset.member is not None:
+        (file,) = dataset.needs([source])
+        splits = split(_tabbed(name, place / file, dataset.member))
+        if source == "en":
+            return splits
+        return {key: [(other, english) for english, other in splits[key]] for key in splits}
+    made = {}
+    for key, (pattern,) in dataset.splits.items():
+        paths = [place / pattern.format(language) for language in (source, target)]
+        sides = [_lines(name, path) for path in paths]
+        if len(sides[0]) != len(sides[1]):
+            raise UserError(
+                f"expected as many lines in both files; got {len(sides[0]):,} in {paths[0]} and "
+                f"{len(sides[1]):,} in {paths[1]}. {_anew(name, *paths)}"
+            )
+        made[key] = list(zip(*sides, strict=True))
+    return made
+
+
+def monolingual(name: str, language: str) -> dict[str, list[str]]:
+    """The sentences of one language of a dataset by split."""
+    dataset = known(name)
+    place = _found(name, language)
+    if dataset.member is not None:
+        other = next(each for each in dataset.languages if each != language)
+        splits = load(name, language, other)
+        return {key: list(dict.fromkeys(text for text, _ in splits[key])) for key in splits}
+    return {
+        key: [line for each in patterns for line in _lines(name, place / each.format(language))]
+        for key, patterns in dataset.splits.items()
+    }
+
+
+def _found(name: str, *languages: str) -> Path:
+    """The folder that holds these languages of the dataset, which must be on this machine."""
+    dataset = known(name)
+    for language in languages:
+        if language not in dataset.languages:
+            raise UserError(
+                f'"{name}" has no language "{language}".{nearest(language, dataset.languages)} '
+                f"It has {listing(dataset.languages)}."
+            )
+    place = folder(name, *languages)
+    if place is None:
+        needed = dataset.needs(languages)
+        some = listing(needed[:3]) + (", ..." if len(needed) > 3 else "")
+        raise UserError(
+            f'dataset "{name}" ({listing(languages)}) is not on this machine. Get it with: regard data '
+            f"get {name}; or set REGARD_DATA to a folder that holds {dataset.folder}/ with {some}. "
+            f"Looked in {listing(map(str, _places(name)))}."
+        )
+    return place
+
+
+def _anew(name: str, *paths: Path) -> str:
+    return f"Remove {listing(map(str, paths))} and get it anew with: regard data get {name}."
+
+
+def _lines(name: str, path: Path) -> list[str]:
+    try:
+        with gzip.open(path) as file:
+            text = file.read().decode()
+    except (OSError, EOFError, zlib.error, UnicodeDecodeError) as error:
+        raise UserError(f"{path} cannot be read: {error}. {_anew(name, path)}") from None
+    # Not splitlines: it would also break at characters that stand within a sentence.
+    return [line.strip() for line in text.removesuffix("\n").split("\n")]
+
+
+def _tabbed(name: str, path: Path, member: str) -> Pairs:
+    """The pairs (English, other language) of a zipped table, each once."""
+    try:
+        with zipfile.ZipFile(path) as archive:
+            text = archive.read(member).decode("utf-8-sig")
+    except (
+        OSError,
+        zipfile.BadZipFile,
+        KeyError,
+        EOFError,
+        zlib.error,
+        UnicodeDecodeError,
+    ) as error:
+        raise UserError(f"{path} cannot be read: {error}. {_anew(name, path)}") from None
+    rows = ([cell.strip() for cell in line.split("\t")[:2]] for line in text.split("\n"))
+    pairs = list(dict.fromkeys((row[0], row[1]) for row in rows if len(row) == 2 and all(row)))
+    if not pairs:
+        raise UserError(
+            f"expected lines of English TAB translation in {member} of {path}; got none. "
+            f"{_anew(name, path)}"
+        )
+    return pairs

@@ -1,0 +1,138 @@
+"""Scores against naive loops in the formulas' own words, and laws over the registry."""
+
+import math
+from itertools import product
+
+import pytest
+import torch
+
+from regard import config
+from regard.attention import NORMALISERS, SCORES, SingleHead, attend
+from regard.attention.scores import Location, Score
+from regard.errors import UserError
+
+BATCH, QUERY, KEY, DEPTH, OTHER = 2, 3, 5, 7, 11
+OPTIONS = {name: config.SingleHead(score=name).score.options for name in SCORES}
+
+
+def key_width(name: str) -> int:
+    """Scores that take queries and keys as they come are tried with two widths."""
+    return DEPTH if SCORES[name].projected else OTHER
+
+
+def make(name: str) -> Score:
+    torch.manual_seed(1)
+    return SCORES[name](DEPTH, key_width(name), **OPTIONS[name]).double()
+
+
+def inputs(name: str) -> tuple[torch.Tensor, torch.Tensor]:
+    random = torch.Generator().manual_seed(2)
+    query = torch.randn(BATCH, QUERY, DEPTH, generator=random, dtype=torch.float64)
+    return query, torch.randn(BATCH, KEY, key_width(name), generator=random, dtype=torch.float64)
+
+
+def dot(a: torch.Tensor, b: torch.Tensor) -> float:
+    return sum(float(x) * float(y) for x, y in zip(a, b, strict=True))
+
+
+FORMULAS = {
+    "dummy": lambda score, q, k, i: -math.inf,
+    "mean": lambda score, q, k, i: 0.0,
+    "location": lambda score, q, k, i: dot(score.places.weight[i], q) + float(score.places.bias[i]),
+    "additive": lambda score, q, k, i: sum(
+        float(v) * math.tanh(float(a) + float(b)) for v, a, b in zip(score.v, q, k, strict=True)
+    ),
+    "dot": lambda score, q, k, i: dot(q, k),
+    "scaled-dot": lambda score, q, k, i: dot(q, k) / math.sqrt(DEPTH),
+    "bilinear": lambda score, q, k, i: dot(q, [dot(row, k) for row in score.inner.weight]),
+}
+
+
+def test_every_score_has_its_formula():
+    assert set(FORMULAS) == set(SCORES)
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("name", FORMULAS)
+def test_score_is_its_formula(name):
+    score, (query, keys) = make(name), inputs(name)
+    found = score(query, keys)
+    assert found.shape == (BATCH, QUERY, KEY)
+    for b, q, k in product(range(BATCH), range(QUERY), range(KEY)):
+        wanted = FORMULAS[name](score, query[b, q], keys[b, k], k)
+        assert float(found[b, q, k]) == pytest.approx(wanted, abs=1e-12)
+
+
+@pytest.mark.parametrize("name", SCORES)
+def test_scores_do_not_care_how_many_batch_dimensions_there_are(name):
+    score, (query, keys) = make(name), inputs(name)
+    whole = score(query, keys)
+    torch.testing.assert_close(score(query[1], keys[1]), whole[1])
+    torch.testing.assert_close(score(query[:, None], keys[:, None]), whole[:, None])
+
+
+@pytest.mark.parametrize("name", SCORES)
+def test_a_query_alone_scores_as_among_others(name):
+    score, (query, keys) = make(name), inputs(name)
+    torch.testing.assert_close(score(query[:, 1:2], keys), score(query, keys)[:, 1:2])
+
+
+@pytest.mark.parametrize("name", SCORES)
+def test_a_new_key_leaves_the_scores_of_the_others(name):
+    score, (query, keys) = make(name), inputs(name)
+    torch.testing.assert_close(score(query, keys[:, :-2]), score(query, keys)[:, :, :-2])
+
+
+@pytest.mark.parametrize("normaliser", NORMALISERS)
+@pytest.mark.parametrize("name", SCORES)
+def test_a_query_with_nothing_to_see_gets_zeros_and_no_nan_anywhere(name, normaliser):
+    torch.manual_seed(3)
+    widths = (13, 13) if SCORES[name].projected else (DEPTH, OTHER)
+    score = SCORES[name](*widths, **OPTIONS[name])
+    layer = SingleHead(DEPTH, OTHER, 13, score, NORMALISERS[normaliser]).double()
+    query = torch.randn(BATCH, QUERY, DEPTH, dtype=torch.float64, requires_grad=True)
+    states = torch.randn(BATCH, KEY, OTHER, dtype=torch.float64, requires_grad=True)
+    mask = torch.ones(BATCH, QUERY, KEY, dtype=torch.bool)
+    mask[0, 1], mask[1, :, 3] = False, False
+    context, weights = layer(query, layer.keys(states), states, mask)
+    assert (context[0, 1] == 0).all()
+    assert (weights[~mask] == 0).all()
+    assert context.isfinite().all()
+    context.square().sum().backward()
+    grads = [query.grad, states.grad, *(parameter.grad for parameter in layer.parameters())]
+    assert all(grad is None or grad.isfinite().all() for grad in grads)
+    assert query.grad is None or (query.grad[0, 1] == 0).all()
+    assert (states.grad[1, 3] == 0).all()
+
+
+def test_dummy_sees_nothing_and_mean_sees_every_real_word_alike():
+    query, values = inputs("mean")
+    mask = torch.tensor([[True] * 5, [True, True, True, False, False]])[:, None]
+    context, weights = attend(make("dummy")(query, values), values, mask)
+    assert (context == 0).all()
+    assert (weights == 0).all()
+    context, weights = attend(make("mean")(query, values), values, mask)
+    torch.testing.assert_close(context[0], values[0].mean(0).expand(QUERY, -1))
+    torch.testing.assert_close(context[1], values[1, :3].mean(0).expand(QUERY, -1))
+
+
+def test_location_never_looks_at_the_keys():
+    score, (query, keys) = make("location"), inputs("location")
+    assert torch.equal(score(query, keys), score(query, keys * 17 + 1))
+
+
+def test_location_says_how_far_it_looks():
+    score = Location(3, 3, max_length=4)
+    assert score(torch.zeros(1, 1, 3), torch.zeros(1, 4, 3)).shape == (1, 1, 4)
+    with pytest.raises(UserError, match="looks at no more than 4 places and got 5: shorten"):
+        score(torch.zeros(1, 1, 3), torch.zeros(1, 5, 3))
+
+
+def test_a_projected_score_wants_one_width():
+    with pytest.raises(ValueError, match="queries are 3 wide and keys 5"):
+        SCORES["dot"](3, 5)
+
+
+def test_a_score_without_a_forward_says_so():
+    with pytest.raises(NotImplementedError, match="Score defines no forward"):
+        Score(3, 3)(torch.zeros(1, 1, 3), torch.zeros(1, 1, 3))

@@ -1,0 +1,37 @@
+"""A translator with random weights: figures do not care whether a model is any good."""
+
+import pytest
+import torch
+
+from regard.config import Config
+from regard.models import build
+from regard.text.tokenizer import TokenizerPair
+from regard.translator import Translator
+
+MODELS = {
+    "recurrent": {"kind": "recurrent", "hidden": 7, "embedding": 5, "dropout": 0.3},
+    "transformer": {"kind": "transformer", "width": 6, "dropout": 0.3, "attention": {"heads": 2}},
+}
+PAIRS = [
+    ("the cat sat on the mat", "The cat sat on the mat."),
+    ("a b", "A b, and c d e f g?"),
+    ("dogs", "Dogs do bark!"),
+    ("it was the best of times, it was", "It was the worst of times."),
+    ("e", "e"),
+    ("where is my hat and my coat", "Where is my hat and my coat?"),
+    ("no", "No, no, no, no, no, no, no, no."),
+]
+
+
+@pytest.fixture
+def pairs() -> list[tuple[str, str]]:
+    return list(PAIRS)
+
+
+@pytest.fixture(params=list(MODELS))
+def translator(request: pytest.FixtureRequest) -> Translator:
+    torch.manual_seed(5)
+    config = Config.model_validate({"model": MODELS[request.param]})
+    tokenizers = TokenizerPair.learn(config.tokenizer, PAIRS, ())
+    sizes = tokenizers.source.size, tokenizers.target.size
+    return Translator(config, tokenizers, build(config.model, *sizes, tokenizers.joint))

@@ -1,0 +1,116 @@
+"""Quality is what sacreBLEU says of the detokenised text; lengths cut the split into parts."""
+
+import itertools
+
+import pytest
+import sacrebleu
+from hypothesis import given
+from hypothesis import strategies as st
+
+from regard.evaluation import evaluate
+from regard.evaluation.evaluate import buckets
+from regard.evaluation.metrics import exact_match, quality
+from regard.search import Hypothesis
+from regard.text.tokenizer import END
+from regard.translator import Translator
+
+OUTPUTS = ["The cat sat on a mat.", "a quick Test of this!", "same again, word by word", ""]
+REFERENCES = ["The cat sat on the mat.", "A quick test of it!", "same again, word by word", "x y"]
+
+
+def test_quality_is_sacrebleu() -> None:
+    found = quality(OUTPUTS, REFERENCES)
+    assert found["bleu"] == sacrebleu.corpus_bleu(OUTPUTS, [REFERENCES]).score
+    lower = sacrebleu.corpus_bleu(OUTPUTS, [REFERENCES], lowercase=True).score
+    assert found["bleu_lower"] == lower
+    assert found["bleu"] < lower
+    assert found["chrf"] == sacrebleu.corpus_chrf(OUTPUTS, [REFERENCES]).score
+    assert found["exact_match"] == 0.25
+
+
+def test_signatures_say_how() -> None:
+    signatures = quality(OUTPUTS, REFERENCES)["signatures"]
+    assert {"case:mixed", "tok:13a"} <= set(signatures["bleu"].split("|"))
+    assert {"case:lc", "tok:13a"} <= set(signatures["bleu_lower"].split("|"))
+    assert f"version:{sacrebleu.__version__}" in signatures["chrf"]
+
+
+@pytest.mark.parametrize(
+    ("output", "same"), [("Cat.", 1.0), ("cat.", 0.0), ("Cat. ", 0.0), ("Cat", 0.0), ("", 0.0)]
+)
+def test_exact_match_is_to_the_letter(output: str, same: float) -> None:
+    assert exact_match([output], ["Cat."]) == same
+
+
+def test_outputs_and_references_go_together() -> None:
+    with pytest.raises(ValueError, match="longer"):
+        exact_match(["a"], ["a", "b"])
+
+
+def parrot(translator: Translator, pairs, wrong: set[int], monkeypatch) -> None:
+    """A translator that says the reference, but for the rows in `wrong`."""
+    encode = translator.tokenizers.target.encode
+    said = [("e" if row in wrong else target) for row, (_, target) in enumerate(pairs)]
+    found = [[Hypothesis([*encode(text), END], -1.0, -1.0)] for text in said]
+    monkeypatch.setattr(translator, "search", lambda *_, **__: found)
+
+
+def test_a_perfect_translator(translator: Translator, pairs, monkeypatch) -> None:
+    parrot(translator, pairs, set(), monkeypatch)
+    report = evaluate(translator, pairs)
+    [result] = report["results"]
+    assert result["outputs"] == [target for _, target in pairs]
+    assert result["exact_match"] == 1.0
+    assert result["bleu"] == pytest.approx(100)
+    assert result["chrf"] == pytest.approx(100)
+    assert result["sentences"] == len(pairs)
+    assert all(row["exact_match"] == 1.0 for row in result["lengths"])
+
+
+def test_lengths_add_up(translator: Translator, pairs, monkeypatch) -> None:
+    wrong = {0, 3}
+    parrot(translator, pairs, wrong, monkeypatch)
+    report = evaluate(translator, pairs)
+    [result] = report["results"]
+    assert result["exact_match"] == pytest.approx(1 - len(wrong) / len(pairs))
+    assert sum(row["sentences"] for row in result["lengths"]) == len(pairs)
+    hits = sum(row["exact_match"] * row["sentences"] for row in result["lengths"])
+    assert hits == pytest.approx(len(pairs) - len(wrong))
+    for row in result["lengths"]:
+        inside = [i for i, (s, _) in enumerate(pairs) if row["from"] <= len(s) <= row["to"]]
+        assert len(inside) == row["sentences"]
+        right = [i for i in inside if i not in wrong]
+        assert row["exact_match"] == pytest.approx(len(right) / len(inside))
+
+
+def test_batches_and_order_change_nothing(translator: Translator, pairs) -> None:
+    whole = evaluate(translator, pairs)
+    for other in (evaluate(translator, pairs, batch_tokens=1), evaluate(translator, pairs[::-1])):
+        for name in ("loss", "perplexity", "bits_per_character", "token_accuracy"):
+            assert other[name] == pytest.approx(whole[name], rel=1e-5)
+        for name in ("bleu", "bleu_lower", "chrf", "exact_match", "sentences"):
+            assert other["results"][0][name] == pytest.approx(whole["results"][0][name])
+    said = whole["results"][0]["outputs"]
+    assert evaluate(translator, pairs, batch_tokens=1)["results"][0]["outputs"] == said
+    assert evaluate(translator, pairs[::-1])["results"][0]["outputs"] == said[::-1]
+
+
+def test_outputs_are_what_translate_says(translator: Translator, pairs) -> None:
+    report = evaluate(translator, pairs, beams=[1, 3])
+    assert [result["beam"] for result in report["results"]] == [1, 3]
+    sources = [source for source, _ in pairs]
+    for result in report["results"]:
+        found = translator.translate(sources, beam=result["beam"], attention=False)
+        assert result["outputs"] == [output.text for output in found]
+
+
+@given(st.lists(st.integers(0, 3000), min_size=1, max_size=40), st.integers(1, 9))
+def test_buckets_part_the_rows(lengths: list[int], most: int) -> None:
+    found = buckets(lengths, most)
+    assert sorted(row for _, _, rows in found for row in rows) == list(range(len(lengths)))
+    assert 1 <= len(found) <= most
+    assert len({high - low for low, high, _ in found}) == 1
+    assert all(one[1] < two[0] for one, two in itertools.pairwise(found))
+    for low, high, rows in found:
+        assert rows
+        assert all(low <= max(lengths[row], 1) <= high for row in rows)

@@ -1,0 +1,74 @@
+"""One perplexity: teacher-forced, unsmoothed, per token, the end included, in any batch."""
+
+import math
+
+import pytest
+import torch
+
+from regard.evaluation import Likelihood, evaluate, likelihoods, total
+from regard.text.batch import Encoded
+from regard.text.tokenizer import BEGIN, END
+from regard.translator import Translator
+
+
+def naive(translator: Translator, source: str, target: str) -> tuple[float, int, int]:
+    """One sentence, one token at a time, through `step`: (nats, tokens, correct)."""
+    ids = [*translator.tokenizers.source.encode(source), END]
+    wanted = [*translator.tokenizers.target.encode(target), END]
+    model, nats, correct, read = translator.model, 0.0, 0, BEGIN
+    with torch.no_grad():
+        memory = model.encode(torch.tensor([ids]), torch.ones(1, len(ids), dtype=torch.bool))
+        state = model.begin(memory)
+        for word in wanted:
+            logits, state = model.step(torch.tensor([read]), state)
+            nats -= float(logits[0].log_softmax(-1)[word])
+            correct += int(logits[0].argmax()) == word
+            read = word
+    return nats, len(wanted), correct
+
+
+def test_each_sentence(translator: Translator, pairs) -> None:
+    found = likelihoods(translator.model, Encoded.of(pairs, translator.tokenizers))
+    for one, pair in zip(found, pairs, strict=True):
+        nats, tokens, correct = naive(translator, *pair)
+        assert one.nats == pytest.approx(nats, rel=1e-5)
+        assert (one.tokens, one.correct) == (tokens, correct)
+        assert one.tokens == len(pair[1]) + 1
+
+
+@pytest.mark.parametrize("batch_tokens", [1, 50, 100_000])
+def test_batches_change_nothing(translator: Translator, pairs, batch_tokens: int) -> None:
+    encoded = Encoded.of(pairs, translator.tokenizers)
+    found = likelihoods(translator.model, encoded, batch_tokens)
+    for one, other in zip(found, likelihoods(translator.model, encoded), strict=True):
+        assert one.nats == pytest.approx(other.nats, rel=1e-5)
+        assert (one.tokens, one.correct) == (other.tokens, other.correct)
+
+
+def test_dropout_is_off_and_the_mode_comes_back(translator: Translator, pairs) -> None:
+    encoded = Encoded.of(pairs, translator.tokenizers)
+    quiet = likelihoods(translator.model, encoded)
+    translator.model.train()
+    assert likelihoods(translator.model, encoded) == quiet
+    assert translator.model.training
+
+
+def test_corpus_figures(translator: Translator, pairs) -> None:
+    """The mean is over tokens, not over sentences."""
+    parts = [naive(translator, *pair) for pair in pairs]
+    nats, tokens, correct = (sum(column) for column in zip(*parts, strict=True))
+    report = evaluate(translator, pairs)
+    assert report["loss"] == pytest.approx(nats / tokens, rel=1e-5)
+    assert report["perplexity"] == pytest.approx(math.exp(nats / tokens), rel=1e-5)
+    assert report["token_accuracy"] == pytest.approx(correct / tokens)
+    characters = sum(len(target + "\n") for _, target in pairs)
+    assert report["bits_per_character"] == pytest.approx(nats / math.log(2) / characters, rel=1e-5)
+
+
+def test_closed_forms() -> None:
+    uniform = total([Likelihood(3 * math.log(8), 3, 1), Likelihood(5 * math.log(8), 5, 2)])
+    assert uniform.perplexity == pytest.approx(8)
+    assert uniform.loss == pytest.approx(math.log(8))
+    assert uniform.token_accuracy == 3 / 8
+    assert uniform.bits_per_character(12) == pytest.approx(8 * 3 / 12)
+    assert math.isfinite(Likelihood(1e6, 1, 0).perplexity)

@@ -1,0 +1,123 @@
+"""Small models of both families, one for each choice there is; every law runs over all of them."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from regard.attention import NORMALISERS, POSITIONS, SCORES
+from regard.config import Config
+from regard.models import Model, build
+from regard.models.build import CELLS, DECODERS
+
+SOURCE_VOCAB, TARGET_VOCAB = 23, 19
+LENGTHS, TARGET = (11, 3, 7, 1, 5), 17  # 17: past the room a cache starts with
+
+
+def recurrent(**changes: Any) -> dict[str, Any]:
+    encoder = {"layers": 1, "bidirectional": True} | changes.pop("encoder", {})
+    decoder = {"kind": changes.pop("form", "parallel"), "layers": changes.pop("decoder_layers", 1)}
+    attention = changes.pop("attention", {})
+    if attention != "none":
+        attention = {"kq_width": 13} | attention
+    table = {"embedding": 7, "hidden": 29, "dropout": 0.3}
+    parts = {"encoder": encoder, "decoder": decoder, "attention": attention}
+    return {"kind": "recurrent"} | table | parts | changes
+
+
+def transformer(**changes: Any) -> dict[str, Any]:
+    attention = {"heads": 3, "head_width": 4} | changes.pop("attention", {})
+    layers = {"encoder": {"layers": 2}, "decoder": {"layers": 2}}
+    table = {"width": 13, "feed_forward": 31, "dropout": 0.3, "attention": attention}
+    return {"kind": "transformer"} | table | layers | changes
+
+
+MODELS: dict[str, dict[str, Any]] = {
+    **{
+        f"{cell}-{layers}-{'both' if both else 'one'}": recurrent(
+            cell=cell, encoder={"layers": layers, "bidirectional": both}, decoder_layers=layers
+        )
+        for cell in CELLS
+        for layers in (1, 2)
+        for both in (True, False)
+    },
+    "recurrent-layers-differ": recurrent(encoder={"layers": 3}, decoder_layers=2, cell="lstm"),
+    **{
+        f"recurrent-{form}": recurrent(form=form, cell="lstm", decoder_layers=2)
+        for form in DECODERS
+    },
+    **{f"bottleneck-{form}": recurrent(form=form, attention="none") for form in DECODERS},
+    **{f"recurrent-{score}": recurrent(attention={"score": score}) for score in SCORES},
+    **{f"recurrent-{kind}": recurrent(attention={"normaliser": kind}) for kind in NORMALISERS},
+    **{
+        f"recurrent-at-{kind}": recurrent(embedding=14, encoder={"position": kind})
+        for kind in POSITIONS
+    },
+    "recurrent-at-sinusoidal-odd": recurrent(encoder={"position": "sinusoidal"}),
+    **{f"transformer-at-{kind}": transformer(position=kind) for kind in POSITIONS},
+    **{f"transformer-{score}": transformer(attention={"score": score}) for score in SCORES},
+    **{f"transformer-{kind}": transformer(attention={"normaliser": kind}) for kind in NORMALISERS},
+    "transformer-1": transformer(encoder={"layers": 1}, decoder={"layers": 1}),
+}
+
+
+@dataclass
+class Example:
+    """A padded batch of several lengths."""
+
+    source: Tensor
+    mask: Tensor
+    target: Tensor
+    lengths: tuple[int, ...] = LENGTHS
+
+    def alone(self, row: int) -> tuple[Tensor, Tensor, Tensor]:
+        """One row without its padding."""
+        length = self.lengths[row]
+        cut = self.source[row : row + 1, :length], self.mask[row : row + 1, :length]
+        return *cut, self.target[row : row + 1]
+
+
+def make(table: dict[str, Any], seed: int = 1, joint: bool = False) -> Model:
+    torch.manual_seed(seed)
+    model = build(Config.model_validate({"model": table}).model, SOURCE_VOCAB, TARGET_VOCAB, joint)
+    return model.double().eval()
+
+
+@pytest.fixture(params=MODELS)
+def named(request) -> tuple[str, Model]:
+    return request.param, make(MODELS[request.param])
+
+
+@pytest.fixture
+def model(named) -> Model:
+    return named[1]
+
+
+@pytest.fixture(name="make")
+def make_fixture():
+    """A model from a table, or from the name of one of the small ones."""
+    return lambda table, **kw: make(MODELS[table] if isinstance(table, str) else table, **kw)
+
+
+@pytest.fixture(params=["gru-2-both", "transformer-2-rotary"])
+def family(request) -> Model:
+    """One model of each family, for what does not depend on the kinds."""
+    return make(
+        transformer(position="rotary") if "trans" in request.param else MODELS["gru-2-both"]
+    )
+
+
+@pytest.fixture
+def tables() -> dict[str, dict[str, Any]]:
+    return MODELS
+
+
+@pytest.fixture
+def example() -> Example:
+    random = torch.Generator().manual_seed(2)
+    batch, longest = len(LENGTHS), max(LENGTHS)
+    mask = torch.arange(longest) < torch.tensor(LENGTHS)[:, None]
+    source = torch.randint(1, SOURCE_VOCAB, (batch, longest), generator=random) * mask
+    return Example(source, mask, torch.randint(1, TARGET_VOCAB, (batch, TARGET), generator=random))

@@ -1,0 +1,95 @@
+"""Where a model looks: every weight, on request, never None; and that gradients arrive."""
+
+import pytest
+import torch
+
+SOURCE, TARGET = 11, 17
+
+
+def test_explain_shows_every_mechanism_the_model_has(named, tables, example):
+    name, model = named
+    table = tables[name]
+    weights = model.explain(example.source, example.mask, example.target)
+    if table["kind"] == "transformer":
+        encoder, decoder = table["encoder"]["layers"], table["decoder"]["layers"]
+        wanted = {
+            "cross": (5, decoder, 3, TARGET, SOURCE),
+            "encoder": (5, encoder, 3, SOURCE, SOURCE),
+            "decoder": (5, decoder, 3, TARGET, TARGET),
+        }
+    elif table["attention"] == "none":
+        wanted = {}
+    else:
+        wanted = {"cross": (5, 1, 1, TARGET, SOURCE)}
+    assert {mechanism: tuple(w.shape) for mechanism, w in weights.items()} == wanted
+
+
+def test_weights_sum_to_one_or_zero_and_padding_and_future_get_exactly_zero(named, example):
+    name, model = named
+    weights = model.explain(example.source, example.mask, example.target)
+    for mechanism, found in weights.items():
+        assert found.isfinite().all()
+        if mechanism == "decoder":
+            seen = torch.ones(TARGET, TARGET).tril().bool()
+        else:
+            seen = example.mask[:, None, None, None, :]
+        assert (found.masked_fill(seen, 0.0) == 0).all()
+        if not name.endswith("-none") or "-at-" in name:  # the normaliser `none` sums to anything
+            wanted = 0.0 if name.endswith("-dummy") else 1.0
+            torch.testing.assert_close(found.sum(-1), torch.full_like(found[..., 0], wanted))
+
+
+def test_a_row_alone_shows_the_same_weights(model, example):
+    together = model.explain(example.source, example.mask, example.target)
+    for row, length in enumerate(example.lengths):
+        alone = model.explain(*example.alone(row))
+        assert alone.keys() == together.keys()
+        for mechanism, found in alone.items():
+            query = length if mechanism == "encoder" else TARGET
+            key = TARGET if mechanism == "decoder" else length
+            cut = together[mechanism][row : row + 1, :, :, :query, :key]
+            torch.testing.assert_close(found, cut, atol=1e-9, rtol=1e-9)
+
+
+def test_weights_differ_between_layers_and_heads(make, example):
+    weights = make("transformer-scaled-dot").explain(example.source, example.mask, example.target)
+    for found in weights.values():
+        flat = found[0].flatten(0, 1)  # [layers * heads query key]
+        for i, one in enumerate(flat):
+            assert all(not torch.allclose(one, other) for other in flat[:i])
+
+
+def untouched(name: str, parameter: str) -> bool:
+    """Where the mathematics says that no gradient arrives."""
+    if name == "transformer-mean":  # equal weights: no query matters, nor what only makes queries
+        return ".query." in parameter or "cross_norm" in parameter
+    if name == "transformer-dummy":  # no attention at all: the source is never seen
+        attends = (".own", ".cross")
+        return any(part in parameter for part in attends) or parameter.startswith(
+            ("encoder", "source_embedding")
+        )
+    return False
+
+
+def test_gradients_are_finite_and_reach_every_parameter(named, example):
+    name, model = named
+    logits = model(example.source, example.mask, example.target)
+    logits.log_softmax(-1)[..., 5].sum().backward()
+    unreached = set()
+    for parameter_name, parameter in model.named_parameters():
+        grad = parameter.grad
+        if grad is None or not grad.abs().sum() > 0:
+            unreached.add(parameter_name)
+        assert grad is None or grad.isfinite().all(), parameter_name
+    names = [parameter_name for parameter_name, _ in model.named_parameters()]
+    assert unreached == {parameter for parameter in names if untouched(name, parameter)}
+
+
+@pytest.mark.parametrize("name", ["gru-1-both", "bottleneck-parallel", "transformer-at-rotary"])
+def test_no_gradient_reaches_the_padding(name, make, example):
+    model = make(name)
+    embedding = model.encoder.embedding if "trans" not in name else model.source_embedding
+    model(example.source, example.mask, example.target).square().sum().backward()
+    used = set(example.source[example.mask].tolist())
+    touched = set(embedding.weight.grad.abs().sum(1).nonzero()[:, 0].tolist())
+    assert touched == used

@@ -1,0 +1,141 @@
+"""A user's own kinds, and what the builder says when a table cannot be built."""
+
+import pytest
+import torch
+
+import regard
+from regard import config, presets
+from regard.attention import NORMALISERS, POSITIONS, SCORES, Position, Score
+from regard.errors import UserError
+from regard.models import build
+from regard.models.build import POINTS, find
+
+
+@pytest.fixture(autouse=True)
+def _clean():
+    """Every registry as it was."""
+    before = {point: dict(registry) for point, registry in POINTS.items()}
+    names = {point: set(known) for point, known in config.EXTENSIONS.items()}
+    yield
+    for point, registry in POINTS.items():
+        registry.clear()
+        registry.update(before[point])
+        config.EXTENSIONS[point] = names[point]
+
+
+class Sharp(Score):
+    """e = sharpness * q . k"""
+
+    def __init__(self, query_width: int, key_width: int, sharpness: float = 2.0) -> None:
+        super().__init__(query_width, key_width)
+        self.sharpness = sharpness
+
+    def forward(self, query, keys):
+        return self.sharpness * query @ keys.transpose(-1, -2)
+
+
+class Count(Position):
+    """Adds the place itself, times a step."""
+
+    def __init__(self, width: int, head_width: int, step: float) -> None:
+        super().__init__(width, head_width)
+        self.step = step
+
+    def embed(self, x, at):
+        return x + self.step * at[..., None]
+
+
+def halves(scores):
+    return torch.where(scores > float("-inf"), 0.5, 0.0).to(scores.dtype)
+
+
+def small(model: dict) -> regard.models.Model:
+    torch.manual_seed(1)
+    table = presets.check({"model": model}, "test").model
+    return build(table, 11, 13, joint=False)
+
+
+FAMILIES = {
+    "recurrent": {"kind": "recurrent", "embedding": 6, "hidden": 5},
+    "transformer": {"kind": "transformer", "width": 12, "attention": {"heads": 3}},
+}
+SOURCE, MASK = torch.tensor([[1, 2, 3, 4]]), torch.ones(1, 4, dtype=torch.bool)
+TARGET = torch.tensor([[1, 5, 6]])
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_a_score_of_ones_own_is_named_in_a_table_with_its_options(family):
+    regard.register(SCORES, "sharp", Sharp)
+    scores = {"sharp": {"kind": "sharp", "sharpness": 0.5}, "dot": "dot", "default": "sharp"}
+    outputs = {}
+    for name, score in scores.items():
+        table = FAMILIES[family]
+        table = table | {"attention": table.get("attention", {}) | {"score": score}}
+        model = small(table)
+        outputs[name] = model.eval()(SOURCE, MASK, TARGET)
+        assert "cross" in model.explain(SOURCE, MASK, TARGET)
+    assert not torch.allclose(outputs["sharp"], outputs["dot"])
+    assert not torch.allclose(outputs["sharp"], outputs["default"])
+
+
+def test_a_config_with_a_kind_of_ones_own_survives_toml(tmp_path):
+    regard.register(SCORES, "sharp", Sharp)
+    settings = ["model.attention.score.sharpness=3.5", "model.attention.score.kind=sharp"]
+    made = presets.load("case", settings)
+    assert made.model.attention.score.options == {"sharpness": 3.5}
+    path = tmp_path / "config.toml"
+    path.write_text(made.to_toml(), "utf-8")
+    assert presets.load(str(path)) == made
+
+
+def test_an_option_the_score_does_not_take_is_refused():
+    regard.register(SCORES, "sharp", Sharp)
+    score = {"kind": "sharp", "sharpnes": 3.0}
+    with pytest.raises(UserError, match=r'the score "sharp" does not take .*sharpnes'):
+        small({"attention": {"score": score}})
+
+
+def test_a_normaliser_of_ones_own():
+    regard.register(NORMALISERS, "halves", halves)
+    for table in FAMILIES.values():
+        attention = table.get("attention", {}) | {"normaliser": "halves"}
+        weights = small(table | {"attention": attention}).explain(SOURCE, MASK, TARGET)
+        assert (weights["cross"] == 0.5).all()
+    with pytest.raises(UserError, match='the normaliser "halves" takes no options'):
+        small({"attention": {"normaliser": {"kind": "halves", "share": 3}}})
+
+
+def test_a_position_of_ones_own_and_a_missing_option():
+    regard.register(POSITIONS, "count", Count)
+    table = FAMILIES["transformer"]
+    model = small(table | {"position": {"kind": "count", "step": 0.25}})
+    plain = small(table | {"position": "none"})
+    assert model.position.step == 0.25
+    assert not torch.allclose(model.encode(SOURCE, MASK).states, plain.encode(SOURCE, MASK).states)
+    encoder = {"position": {"kind": "count", "step": 0.5}}
+    assert small({"encoder": encoder}).encoder.position.step == 0.5
+    with pytest.raises(UserError, match=r'the position "count" does not take \{\}: .*step'):
+        small(table | {"position": "count"})
+
+
+def test_register_twice_is_fine_with_the_same_kind_and_refused_with_another():
+    regard.register(SCORES, "sharp", Sharp)
+    regard.register(SCORES, "sharp", Sharp)
+    with pytest.raises(UserError, match='there is a score "dot" already: choose another name'):
+        regard.register(SCORES, "dot", Sharp)
+    assert SCORES["dot"] is not Sharp
+
+
+def test_register_wants_a_registry():
+    with pytest.raises(UserError, match="SCORES, NORMALISERS or POSITIONS"):
+        regard.register({}, "mine", Sharp)
+
+
+def test_a_kind_that_is_not_installed_is_named():
+    with pytest.raises(UserError, match=r'no score "shrap" is installed here. Known: dummy, mean,'):
+        find("score", "shrap")
+
+
+def test_rotary_over_an_odd_embedding_is_the_users_to_mend():
+    with pytest.raises(UserError, match="even width, not 7"):
+        small({"embedding": 7, "encoder": {"position": "rotary"}})

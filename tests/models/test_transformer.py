@@ -1,0 +1,160 @@
+"""The Transformer against PyTorch's own layers, and what its parts promise."""
+
+import math
+
+import pytest
+import torch
+from torch import nn
+
+from regard.models.interface import Memory
+from regard.models.transformer import Past, places
+
+WIDTH, HEADS, FEED = 14, 2, 31
+
+
+@pytest.fixture
+def plain(make):
+    """A Transformer of the shape PyTorch's layers allow: heads that share the width, no positions."""
+    table = {
+        "kind": "transformer",
+        "width": WIDTH,
+        "feed_forward": FEED,
+        "attention": {"heads": HEADS},
+        "position": "none",
+    }
+    model = make(table)
+    with torch.no_grad():
+        for parameter in model.parameters():  # norms too: away from ones and zeros
+            parameter += 0.1 * torch.randn_like(parameter)
+    return model
+
+
+def copy_attention(theirs: nn.MultiheadAttention, ours) -> None:
+    theirs.in_proj_weight.copy_(torch.cat([ours.query.weight, ours.key_value.weight]))
+    theirs.out_proj.weight.copy_(ours.output.weight)
+    theirs.in_proj_bias.zero_()  # ours have none
+    theirs.out_proj.bias.zero_()
+
+
+def copy_feed(theirs, ours) -> None:
+    theirs.linear1.load_state_dict(ours.grow.state_dict())
+    theirs.linear2.load_state_dict(ours.shrink.state_dict())
+
+
+SHAPE = {"d_model": WIDTH, "nhead": HEADS, "dim_feedforward": FEED, "dropout": 0.0}
+FORM = {"batch_first": True, "norm_first": True, "dtype": torch.float64}
+
+
+def torchs_encoder_layer(block) -> nn.TransformerEncoderLayer:
+    theirs = nn.TransformerEncoderLayer(**SHAPE, **FORM)
+    copy_attention(theirs.self_attn, block.own)
+    copy_feed(theirs, block.feed)
+    theirs.norm1.load_state_dict(block.own_norm.state_dict())
+    theirs.norm2.load_state_dict(block.feed_norm.state_dict())
+    return theirs  # in training mode, without dropout: eval would take another, fused path
+
+
+def torchs_decoder_layer(block) -> nn.TransformerDecoderLayer:
+    theirs = nn.TransformerDecoderLayer(**SHAPE, **FORM)
+    copy_attention(theirs.self_attn, block.own)
+    copy_attention(theirs.multihead_attn, block.cross)
+    copy_feed(theirs, block.feed)
+    theirs.norm1.load_state_dict(block.own_norm.state_dict())
+    theirs.norm2.load_state_dict(block.cross_norm.state_dict())
+    theirs.norm3.load_state_dict(block.feed_norm.state_dict())
+    return theirs
+
+
+@torch.no_grad()
+def test_the_whole_model_is_torchs_layers(plain, example):
+    x = plain.source_embedding(example.source) * math.sqrt(WIDTH)
+    for block in plain.encoder:
+        x = torchs_encoder_layer(block)(x, src_key_padding_mask=~example.mask)
+    states = plain.encoder_norm(x)
+    real = example.mask[..., None]
+    found = plain.encode(example.source, example.mask).states
+    torch.testing.assert_close(found * real, states * real)
+    y = plain.target_embedding(example.target) * math.sqrt(WIDTH)
+    future = torch.ones(17, 17).triu(1).bool()
+    for block in plain.decoder:
+        y = torchs_decoder_layer(block)(
+            y, states, tgt_mask=future, memory_key_padding_mask=~example.mask
+        )
+    logits = plain.decoder_norm(y) @ plain.target_embedding.weight.T
+    torch.testing.assert_close(plain(example.source, example.mask, example.target), logits)
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("kind", ["none", "sinusoidal", "rotary"])
+def test_padding_on_the_left_changes_nothing_either(kind, make, example):
+    model = make(f"transformer-at-{kind}")
+    left = [
+        torch.cat([row[n:], row[:n]])
+        for row, n in zip(example.source, example.lengths, strict=True)
+    ]
+    mask = torch.stack([torch.arange(11) >= 11 - n for n in example.lengths])
+    found = model(torch.stack(left), mask, example.target)
+    wanted = model(example.source, example.mask, example.target)
+    torch.testing.assert_close(found, wanted)
+
+
+@torch.no_grad()
+def test_without_positions_the_encoder_is_equivariant(make, example):
+    order = torch.tensor([3, 0, 10, 7, 1, 2, 9, 4, 5, 8, 6])
+    for kind in ("none", "sinusoidal", "rotary"):
+        model = make(f"transformer-at-{kind}")
+        full = torch.ones(1, 11, dtype=torch.bool)
+        moved = model.encode(example.source[:1, order], full).states
+        same = torch.allclose(moved, model.encode(example.source[:1], full).states[:, order])
+        assert same == (kind == "none")
+
+
+def test_places_count_the_real_tokens():
+    mask = torch.tensor([[True, True, False], [False, True, True], [True, True, True]])
+    assert places(mask).tolist() == [[0, 1, 1], [0, 0, 1], [0, 1, 2]]
+
+
+def test_a_past_keeps_everything_it_was_given_as_it_grows():
+    torch.manual_seed(1)
+    keys, values = torch.randn(2, 2, 3, 41, 5)
+    past = Past()
+    sizes, start = [1, 1, 3, 11, 1, 7, 13, 1, 3], 0
+    for size in sizes:
+        new = slice(start, start + size)
+        start += size
+        found = past.add(keys[:, :, new], values[:, :, new])
+        assert torch.equal(found[0], keys[:, :, :start])
+        assert torch.equal(found[1], values[:, :, :start])
+    assert start == past.length == 41
+
+
+def test_reading_part_of_a_target_at_once_and_then_stepping(make, example):
+    model = make("transformer-at-rotary")
+    with torch.no_grad():
+        wanted = model(example.source, example.mask, example.target)
+        state = model.begin(model.encode(example.source, example.mask))
+        model._decode(example.target[:, :5], state, explain=False)
+        for t in range(5, 17):
+            logits, state = model.step(example.target[:, t], state)
+            torch.testing.assert_close(logits, wanted[:, t])
+
+
+def test_the_output_map_is_the_target_embedding_and_joint_vocabularies_share_it(make):
+    table = {"kind": "transformer", "width": 12}
+    apart, joint = make(table), make(table, joint=True)
+    assert apart.source_embedding.weight.shape == (23, 12)
+    assert apart.target_embedding.weight.shape == (19, 12)
+    assert joint.source_embedding is joint.target_embedding
+    assert apart.parameter_count - joint.parameter_count == 23 * 12
+    features = torch.randn(3, 12, dtype=torch.float64)
+    torch.testing.assert_close(apart.project(features), features @ apart.target_embedding.weight.T)
+
+
+def test_record_copy_shares_no_memory_and_select_reaches_every_tensor():
+    memory = Memory(torch.randn(3, 5, 7), torch.ones(3, 5, dtype=torch.bool))
+    copy = memory.copy()
+    memory.states.zero_()
+    assert (copy.states != 0).all()
+    chosen = copy.select(torch.tensor([2, 2, 0, 1]))
+    assert torch.equal(chosen.states[1], copy.states[2])
+    assert chosen.mask.shape == (4, 5)

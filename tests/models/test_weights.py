@@ -1,0 +1,119 @@
+"""Weights go to safetensors and come back bit for bit; anything else is refused, never run."""
+
+import os
+import pickle
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import save_file
+
+from regard.config import Config
+from regard.errors import UserError
+from regard.models import build
+from regard.models.weights import fill, read, save, weights
+
+
+def model(kind: str = "recurrent", seed: int = 0):
+    torch.manual_seed(seed)
+    sizes = {"width": 6, "attention": {"heads": 2}} if kind == "transformer" else {"hidden": 5}
+    return build(Config.model_validate({"model": {"kind": kind, **sizes}}).model, 11, 11, True)
+
+
+@pytest.mark.parametrize("kind", ["recurrent", "transformer"])
+def test_there_and_back(tmp_path: Path, kind: str) -> None:
+    one, two = model(kind, 0), model(kind, 1)
+    save(tmp_path / "a.safetensors", weights(one), {"step": 7, "loss": 0.1})
+    tensors, record = read(tmp_path / "a.safetensors")
+    assert record == {"step": 7, "loss": 0.1}
+    assert any(
+        not torch.equal(a, b) for a, b in zip(one.parameters(), two.parameters(), strict=True)
+    )
+    fill(two, tensors, tmp_path)
+    for a, b in zip(one.parameters(), two.parameters(), strict=True):
+        assert torch.equal(a, b)
+        assert b.requires_grad
+
+
+def test_a_pickle_is_refused_and_not_run(tmp_path: Path) -> None:
+    class Trap:
+        def __reduce__(self):
+            return os.mkdir, (str(tmp_path / "sprung"),)
+
+    path = tmp_path / "model.safetensors"
+    path.write_bytes(pickle.dumps(Trap()))
+    for _ in range(2):
+        with pytest.raises(UserError, match="damaged or is no safetensors file"):
+            read(path)
+        torch.save({"x": Trap()}, path)
+    assert not (tmp_path / "sprung").exists()
+    pickle.loads(pickle.dumps(Trap()))  # the trap does work
+    assert (tmp_path / "sprung").exists()
+
+
+@pytest.mark.parametrize("size", [0, 1, 7, 8, 50, -1])
+def test_truncated(tmp_path: Path, size: int) -> None:
+    path = tmp_path / "model.safetensors"
+    save(path, weights(model()), {})
+    path.write_bytes(path.read_bytes()[:size])
+    with pytest.raises(UserError, match="damaged or is no safetensors file"):
+        read(path)
+
+
+@pytest.mark.parametrize("metadata", [None, {}, {"format": "pt"}, {"regard": "not json"}])
+def test_written_by_others(tmp_path: Path, metadata: dict[str, str] | None) -> None:
+    save_file({"x": torch.zeros(3)}, tmp_path / "a.safetensors", metadata)
+    with pytest.raises(UserError, match="was not written by regard"):
+        read(tmp_path / "a.safetensors")
+
+
+def test_missing(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="there is no file"):
+        read(tmp_path / "a.safetensors")
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (lambda t: t.pop("output.bias"), r'1 tensors missing, 0 unknown, 0 .* "output.bias"'),
+        (lambda t: t.update(x=torch.zeros(2)), r'0 tensors missing, 1 unknown, 0 .* "x"'),
+        (
+            lambda t: t.update({"output.bias": torch.zeros(12)}),
+            r'0 tensors missing, 0 unknown, 1 of another shape .* "output.bias"',
+        ),
+    ],
+)
+def test_tensors_that_do_not_fit(tmp_path: Path, change, said: str) -> None:
+    mine = model()
+    tensors = {name: tensor + 1 for name, tensor in weights(mine).items()}
+    before = {name: tensor.clone() for name, tensor in weights(mine).items()}
+    change(tensors)
+    with pytest.raises(UserError, match=said):
+        fill(mine, tensors, tmp_path / "a")
+    assert all(torch.equal(tensor, before[name]) for name, tensor in weights(mine).items())
+
+
+FULL = """
+import resource, sys, torch
+from pathlib import Path
+from regard.errors import UserError
+from regard.models.weights import save
+resource.setrlimit(resource.RLIMIT_FSIZE, (5000, 5000))  # Python ignores SIGXFSZ: writes fail
+try:
+    save(Path(sys.argv[1]), {"x": torch.zeros(100_000)}, {})
+except UserError as error:
+    print(error)
+"""
+
+
+def test_a_full_disk_is_told_and_the_old_file_stays(tmp_path: Path) -> None:
+    """safetensors has errors of its own, which are no OSError."""
+    path = tmp_path / "a.safetensors"
+    save(path, {"x": torch.ones(3)}, {})
+    command = [sys.executable, "-c", FULL, str(path)]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert "a.safetensors cannot be written: " in done.stdout, done.stderr
+    assert torch.equal(read(path)[0]["x"], torch.ones(3))
+    assert os.listdir(tmp_path) == ["a.safetensors"]

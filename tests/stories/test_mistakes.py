@@ -1,0 +1,270 @@
+"""Every mistake gets exit code 2 and one clear message; nothing that was saved is touched."""
+
+import os
+import pickle
+import re
+import shutil
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import save_file
+
+# Words of the command ("RUN" is a trained run, "HERE" an empty folder) and what must be said.
+MISTAKES: dict[str, tuple[list[str], str]] = {
+    "unknown preset": (["train", "caes"], 'no preset "caes".*Did you mean "case"'),
+    "unknown key": (
+        ["train", "case", "--set", "training.rat=1"],
+        'training.rat: unknown key.*Did you mean "rate"',
+    ),
+    "unknown table": (["train", "case", "--set", "trainin.rate=1"], 'Did you mean "training"'),
+    "bad value": (
+        ["train", "case", "--set", "training.rate=fast"],
+        'training.rate: got "fast"; it should be a valid number',
+    ),
+    "value out of range": (["train", "case", "--set", "model.dropout=1.5"], "less than 1"),
+    "bad kind": (
+        ["train", "case", "--set", "model.attention.score=scaled-dt"],
+        'Did you mean "scaled-dot"',
+    ),
+    "bad choice": (["train", "case", "--set", "model.cell=gruu"], 'Did you mean "gru"'),
+    "two mistakes": (["train", "case", "--set", "x=1", "--set", "y=2"], "2 mistakes"),
+    "set without a value": (["train", "case", "--set", "training.rate"], "write key=value"),
+    "set without a key": (["train", "case", "--set", "=3"], "write key=value"),
+    "set inside a number": (["train", "case", "--set", "seed=1", "--set", "seed.x=2"], "seed"),
+    "negative seed": (["train", "case", "--seed", "-1"], "seed: got -1"),
+    "huge seed": (["train", "case", "--set", "seed=99999999999999999999"], "seed: got 9999"),
+    "endless training": (["train", "case", "--set", "training.epochs=inf"], "training.epochs"),
+    "no such TOML": (["train", "HERE/none.toml"], "there is no file .*none.toml"),
+    "a folder as TOML": (["train", "HERE/folder.toml"], "folder.toml cannot be read"),
+    "broken TOML": (["train", "HERE/broken.toml"], "broken.toml is not valid TOML.*line 2"),
+    "TOML that is no text": (["train", "HERE/binary.toml"], "binary.toml cannot be read"),
+    "run exists": (["train", "case", "--run", "RUN"], "is there already.*--resume"),
+    "run is a file": (["train", "case", "--run", "HERE/file"], "is there already"),
+    "run inside a file": (
+        ["train", "HERE/few.toml", "--run", "HERE/file/run"],
+        "cannot be written",
+    ),
+    "resume with other settings": (
+        ["train", "case", "--run", "RUN", "--resume"],
+        "other settings.*data.train: 300 there, 50000 here",
+    ),
+    "no cuda": (["train", "case", "--device", "cuda"], "no CUDA device here: use --device cpu"),
+    "no cuda, translating": (["translate", "RUN", "a", "--device", "cuda"], "no CUDA device"),
+    "no such device": (["translate", "RUN", "a", "--device", "abacus"], "abacus"),
+    "missing run": (["translate", "HERE/none", "a"], "no run folder .*none"),
+    "a file as a run": (["translate", "HERE/file", "a"], "no run folder"),
+    "a folder that is no run": (["evaluate", "HERE"], "is not a run folder: .*config.toml"),
+    "nothing to translate": (["translate", "RUN"], "nothing to translate"),
+    "empty text": (["translate", "RUN", ""], "text 1 is empty"),
+    "blank text": (["translate", "RUN", "<U> a", "  "], "text 2 is empty"),
+    "empty line": (["translate", "RUN", "--input", "HERE/gap.txt"], "3 is empty"),
+    "empty file": (["translate", "RUN", "--input", "HERE/empty.txt"], "nothing to translate"),
+    "long text": (["translate", "RUN", "a" * 257], "257 tokens .* at most 256 .*max_tokens"),
+    "unseen characters": (["translate", "RUN", "<U> a漢b字"], '"漢", "字", .*never saw'),
+    "unseen in the middle": (["translate", "RUN", "<U> a\u2028b"], "never saw"),
+    "a misplaced symbol": (["diagram", "RUN", "<U> a 漢"], "never saw"),
+    "missing input": (["translate", "RUN", "--input", "HERE/none.txt"], "cannot be read: No such"),
+    "a folder as input": (["translate", "RUN", "--input", "HERE"], "cannot be read: Is a dir"),
+    "input that is no text": (
+        ["translate", "RUN", "--input", "HERE/latin.txt"],
+        "latin.txt, line 2: not valid UTF-8",
+    ),
+    "output inside a file": (
+        ["diagram", "RUN", "<U> a", "--out", "HERE/file/a.png"],
+        "a.png cannot be written",
+    ),
+    "output is a folder": (
+        ["diagram", "RUN", "<U> a", "--out", "HERE/folder.png"],
+        "folder.png cannot be written",
+    ),
+    "unknown picture": (["diagram", "RUN", "<U> a", "--out", "HERE/a.jpg"], r"a\.jpg.*\.png"),
+    "no suffix": (["diagram", "RUN", "<U> a", "--out", "HERE/a"], r"\.png"),
+    "no such layer": (["diagram", "RUN", "<U> a", "--out", "HERE/a.png", "--layer", "2"], "layer"),
+    "layer 0": (["diagram", "RUN", "<U> a", "--out", "HERE/a.png", "--layer", "0"], "layer"),
+    "no such head": (["diagram", "RUN", "<U> a", "--out", "HERE/a.png", "--head", "9"], "head"),
+    "negative head": (["diagram", "RUN", "<U> a", "--out", "HERE/a.png", "--head", "-1"], "head"),
+    "no such mechanism": (
+        ["diagram", "RUN", "<U> a", "--out", "HERE/a.png", "--mechanism", "self"],
+        'no "self" attention: it has cross',
+    ),
+    "empty text to draw": (["diagram", "RUN", "", "--out", "HERE/a.png"], "empty"),
+    "unknown split": (
+        ["evaluate", "RUN", "--split", "tset"],
+        'no split "tset".*Did you mean "test"',
+    ),
+    "no beam": (["translate", "RUN", "<U> a", "--beam", "0"], "start at 1: got 0"),
+    "more than the beam": (["translate", "RUN", "<U> a", "--nbest", "2"], "a wider beam"),
+    "beam that is no list": (["evaluate", "RUN", "--beam", "1,x"], "--beam"),
+    "temperature alone": (["translate", "RUN", "<U> a", "--temperature", "2"], "needs --sample"),
+    "unknown option": (["translate", "RUN", "a", "--bean", "5"], "--bean"),
+    "unknown command": (["trian", "case"], "trian.*train"),
+    "missing argument": (["evaluate"], "(?i)missing argument"),
+    "option without value": (["train", "case", "--run"], "--run"),
+    "seed that is no number": (["train", "case", "--seed", "one"], "--seed.*valid integer"),
+}
+
+
+@pytest.fixture
+def here(tmp_path: Path) -> Path:
+    (tmp_path / "file").write_text("precious")
+    (tmp_path / "folder.toml").mkdir()
+    (tmp_path / "folder.png").mkdir()
+    (tmp_path / "broken.toml").write_text("[data]\nname = = 3\n")
+    (tmp_path / "few.toml").write_text("[data]\ntrain = 9\nval = 2\ntest = 2\n")
+    (tmp_path / "binary.toml").write_bytes(b"\xff\xfe\x00")
+    (tmp_path / "gap.txt").write_text("<U> a\n<U> b\n\n<U> c\n")
+    (tmp_path / "empty.txt").write_text("")
+    (tmp_path / "latin.txt").write_bytes(b"good\nna\xefve\n")
+    return tmp_path
+
+
+def complaint(said: Any) -> str:
+    """The message, once its form is seen to be right; a box around it is taken off."""
+    assert said.code == 2, (said.out, said.err)
+    assert said.out == ""
+    assert "Traceback" not in said.err
+    assert len(re.findall(r"^regard: |─ Error ─", said.err, re.MULTILINE)) == 1
+    return re.sub(r"[│╭╮╰╯─\s]+", " ", said.err)
+
+
+@pytest.mark.parametrize("mistake", MISTAKES)
+def test_mistake(regard, run: Path, here: Path, checksums, monkeypatch, mistake: str) -> None:
+    monkeypatch.chdir(here)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    words, message = MISTAKES[mistake]
+    before = checksums(run), checksums(here)
+    said = regard(*(w.replace("RUN", str(run)).replace("HERE", str(here)) for w in words))
+    assert re.search(message, complaint(said)), said.err
+    assert (checksums(run), checksums(here)) == before
+
+
+def test_standard_input_that_is_no_text(regard, run: Path) -> None:
+    said = regard("translate", run, "--input", "-", "--json", stdin=b"<U> a\n\xff\n")
+    assert "-, line 2: not valid UTF-8" in complaint(said)
+
+
+# --- damaged runs ---------------------------------------------------------------------------------
+
+
+def shorten(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
+
+
+class Trap:
+    """A pickle that leaves a mark when it is loaded."""
+
+    def __init__(self, mark: Path) -> None:
+        self.mark = mark
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return os.mkdir, (str(self.mark),)
+
+
+DAMAGE: dict[str, tuple[Callable[[Path], object], str]] = {
+    "no config": (lambda run: (run / "config.toml").unlink(), "is not a run folder"),
+    "broken config": (lambda run: shorten(run / "config.toml"), "config.toml"),
+    "config of tomorrow": (
+        lambda run: (run / "config.toml").write_text("telepathy = true\n"),
+        "telepathy: unknown key",
+    ),
+    "no model yet": (
+        lambda run: (run / "model.safetensors").unlink(),
+        "no trained model yet.*--res",
+    ),
+    "no tokenizer": (lambda run: (run / "tokenizer.json").unlink(), "no trained model yet"),
+    "truncated model": (
+        lambda run: shorten(run / "model.safetensors"),
+        "model.safetensors is damaged",
+    ),
+    "empty model": (
+        lambda run: (run / "model.safetensors").write_bytes(b""),
+        "model.safetensors is damaged",
+    ),
+    "foreign model": (
+        lambda run: save_file({"x": torch.zeros(3)}, run / "model.safetensors"),
+        "was not written by regard",
+    ),
+    "another run's model": (
+        lambda run: (run / "config.toml").write_text(
+            (run / "config.toml").read_text().replace("hidden = 16", "hidden = 17")
+        ),
+        "does not belong to this run's config.toml",
+    ),
+    "pickled model": (
+        lambda run: (run / "model.safetensors").write_bytes(pickle.dumps(Trap(run / "sprung"))),
+        "model.safetensors is damaged or is no safetensors file",
+    ),
+    "truncated tokenizer": (lambda run: shorten(run / "tokenizer.json"), "tokenizer.json is not"),
+    "foreign tokenizer": (
+        lambda run: (run / "tokenizer.json").write_text('{"model": {}}'),
+        "tokenizer.json is not",
+    ),
+    "listed tokenizer": (
+        lambda run: (run / "tokenizer.json").write_text("[1, 2]"),
+        "tokenizer.json is not",
+    ),
+    "binary tokenizer": (
+        lambda run: (run / "tokenizer.json").write_bytes(b"\xff\xfe"),
+        "tokenizer.json is not",
+    ),
+}
+
+
+@pytest.mark.parametrize("words", [["translate", "RUN", "<U> a"], ["evaluate", "RUN", "--json"]])
+@pytest.mark.parametrize("damage", DAMAGE)
+def test_damaged_run(regard, run: Path, tmp_path: Path, checksums, damage: str, words) -> None:
+    broken = tmp_path / "broken"
+    shutil.copytree(run, broken)
+    harm, message = DAMAGE[damage]
+    harm(broken)
+    before = checksums(broken)
+    said = regard(*(word.replace("RUN", str(broken)) for word in words))
+    assert re.search(message, complaint(said)), said.err
+    assert checksums(broken) == before
+    assert not (broken / "sprung").exists()
+
+
+@pytest.mark.parametrize(
+    "harm",
+    [
+        shorten,
+        lambda path: path.write_bytes(pickle.dumps(Trap(path.parent / "sprung"))),
+        lambda path: shutil.copy(path.parent.parent / "model.safetensors", path),
+    ],
+    ids=["truncated", "pickle", "model"],
+)
+def test_damaged_checkpoint(regard, run: Path, small, tmp_path: Path, checksums, harm) -> None:
+    broken = tmp_path / "broken"
+    shutil.copytree(run, broken)
+    harm(broken / "last" / "state.safetensors")
+    before = checksums(broken)
+    said = regard("train", "case", "--run", broken, *small, "--device", "cpu", "--resume")
+    assert said.code == 2
+    assert re.search(r"state\.safetensors (is damaged|does not belong)", said.err)
+    assert "Traceback" not in said.err
+    assert checksums(broken) == before
+    assert regard("translate", broken, "<U> a").code == 0  # the model is as good as before
+
+
+def test_an_interrupted_training_says_how_to_go_on(regard, small, tmp_path, monkeypatch) -> None:
+    from regard.training import loop
+
+    def stop(self: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(loop.Loop, "step", stop)
+    said = regard("train", "case", "--run", tmp_path / "r", *small, "--device", "cpu")
+    assert said.code == 130
+    assert "--resume" in said.err
+    assert "Traceback" not in said.err
+
+
+def test_our_own_mistakes_show_where_they_are(regard, monkeypatch) -> None:
+    """Only a user's mistake is short: a bug keeps its traceback."""
+    monkeypatch.setattr(sys.modules["regard.presets"], "names", lambda: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        regard("presets")

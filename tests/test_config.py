@@ -1,0 +1,248 @@
+"""Every choice: that it exists, that it can be set, and what is said when it cannot."""
+
+import re
+from itertools import permutations
+from typing import get_args
+
+import pytest
+from pydantic import ValidationError
+
+from regard import config, presets
+from regard.attention import NORMALISERS, POSITIONS, SCORES
+from regard.config import Config
+from regard.errors import UserError, nearest
+from regard.models.build import CELLS, DECODERS
+from regard.text.tasks import TASKS
+from regard.text.tokenizer import TOKENIZERS
+from regard.training.schedule import SCHEDULES
+
+
+def literals(table: type, field: str) -> set[str]:
+    return set(get_args(table.model_fields[field].annotation))
+
+
+def union(table: type, field: str) -> set[str]:
+    """Every kind that the alternatives of a field answer to, a user's own aside."""
+    tables = [member.__origin__ for member in get_args(table.model_fields[field].annotation)]
+    return {kind for t in tables if t is not config.Custom for kind in config.kinds(t)}
+
+
+@pytest.mark.parametrize(
+    ("named", "registry"),
+    [
+        (union(config.SingleHead, "score"), SCORES),
+        (union(config.MultiHead, "score"), SCORES),
+        (union(config.SingleHead, "normaliser"), NORMALISERS),
+        (union(config.MultiHead, "normaliser"), NORMALISERS),
+        (union(config.Transformer, "position"), POSITIONS),
+        (union(config.RecurrentEncoder, "position"), POSITIONS),
+        (union(config.Config, "tokenizer"), TOKENIZERS),
+        (literals(config.Recurrent, "cell"), CELLS),
+        (literals(config.RecurrentDecoder, "kind"), DECODERS),
+        (literals(config.MadeTask, "name"), TASKS),
+        (literals(config.Training, "schedule"), SCHEDULES),
+    ],
+)
+def test_a_name_in_the_config_is_a_row_of_its_registry_and_back(named, registry):
+    assert named == set(registry)
+
+
+@pytest.mark.parametrize("name", presets.names())
+def test_a_preset_loads_and_survives_toml(name, tmp_path):
+    loaded = presets.load(name)
+    assert loaded.description == presets.names()[name] != ""
+    path = tmp_path / "config.toml"
+    path.write_text(loaded.to_toml(), "utf-8")
+    assert presets.load(str(path)) == loaded
+
+
+def test_every_choice_survives_toml(tmp_path):
+    settings = [
+        "model.kind=transformer",
+        "model.position=rotary",
+        "model.attention.head_width=6",
+        "model.attention.score={kind='location', max_length=31}",
+        "training.patience=3",
+        "tokenizer=words",
+        'description="a \\"quoted\\" é"',
+    ]
+    changed = presets.load("case", settings)
+    path = tmp_path / "config.toml"
+    path.write_text(changed.to_toml(), "utf-8")
+    assert presets.load(str(path)) == changed
+    assert changed.model.head_width == 6
+    assert changed.model.attention.score == config.Location(max_length=31)
+    assert changed.training.patience == 3
+
+
+def test_frozen_to_the_bottom():
+    loaded = Config()
+    for table, field in [
+        (loaded, "seed"),
+        (loaded.model, "hidden"),
+        (loaded.model.encoder, "layers"),
+    ]:
+        with pytest.raises(ValidationError, match="frozen"):
+            setattr(table, field, 3)
+
+
+def test_setting_a_kind_resets_its_table():
+    table = {"model": {"kind": "recurrent", "hidden": 7, "attention": {"kq_width": 3}}, "seed": 5}
+    changed = presets.check(presets.override(table, ["model.kind=transformer"]), "x")
+    assert changed.model == config.Transformer()
+    assert changed.seed == 5
+    inner = {
+        "model": {"attention": {"kq_width": 3, "score": {"kind": "location", "max_length": 5}}}
+    }
+    changed = presets.check(presets.override(inner, ["model.attention.score.kind=dot"]), "x")
+    assert changed.model.attention.score.kind == "dot"
+    assert changed.model.attention.kq_width == 3
+    same = presets.override(inner, ["model.attention.score.kind=location"])
+    assert presets.check(same, "x").model.attention.score.max_length == 5
+
+
+def test_the_table_given_is_left_as_it_was():
+    table = {"model": {"kind": "recurrent", "encoder": {"layers": 3}}}
+    presets.override(table, ["model.encoder.layers=2", "model.kind=transformer", "seed=9"])
+    assert table == {"model": {"kind": "recurrent", "encoder": {"layers": 3}}}
+
+
+@pytest.mark.parametrize("top", ["model.kind=transformer", "model=transformer"])
+@pytest.mark.parametrize("middle", ["score.kind=location", "score=location"])
+def test_the_order_of_settings_does_not_matter(top, middle):
+    settings = [
+        top,
+        f"model.attention.{middle}",
+        "model.attention.score.max_length=31",
+        "model.attention.heads=8",
+        "model.width=64",
+    ]
+    table = {"model": {"kind": "recurrent", "hidden": 7, "attention": {"score": "additive"}}}
+    found = [presets.check(presets.override(table, order), "x") for order in permutations(settings)]
+    assert all(made == found[0] for made in found)
+    attention = found[0].model.attention
+    assert (attention.heads, attention.score.max_length, found[0].model.width) == (8, 31, 64)
+
+
+@pytest.mark.parametrize(
+    ("short", "long"),
+    [
+        ({"attention": {"score": "additive"}}, {"attention": {"score": {"kind": "additive"}}}),
+        ({"attention": "none"}, {"attention": {"kind": "none"}}),
+        ({"encoder": {"position": "rotary"}}, {"encoder": {"position": {"kind": "rotary"}}}),
+    ],
+)
+def test_a_kind_alone_may_be_a_string(short, long):
+    models = [Config.model_validate({"model": table}).model for table in (short, long)]
+    assert models[0] == models[1] != config.Recurrent()
+    assert Config.model_validate({"model": "transformer"}).model == config.Transformer()
+    assert Config.model_validate({"tokenizer": "words"}).tokenizer == config.Words()
+
+
+def test_without_a_kind_a_table_is_the_first_of_its_kinds():
+    assert Config.model_validate({"model": {"hidden": 3}}).model == config.Recurrent(hidden=3)
+
+
+def test_values_are_toml_or_a_bare_word():
+    assert presets.split("a.b = 3") == (["a", "b"], 3)
+    assert presets.split("a=1e-3") == (["a"], 1e-3)
+    assert presets.split("a=true") == (["a"], True)
+    assert presets.split('a="3"') == (["a"], "3")
+    assert presets.split("a=scaled-dot") == (["a"], "scaled-dot")
+    assert presets.split("a=b=c") == (["a"], "b=c")
+    assert presets.split("a=[1, 2]") == (["a"], [1, 2])
+
+
+MISTAKES = {
+    "model.celll=gru": 'case: model.celll: unknown key. Did you mean "cell"? Known here: kind, cell,',
+    "model.cell=gruu": 'model.cell: got "gruu"; choose gru, lstm, rnn. Did you mean "gru"?',
+    "model.kind=transfromer": 'model.kind: got "transfromer"; choose recurrent, transformer. '
+    'Did you mean "transformer"?',
+    "model.attention.score=adittive": 'model.attention.score.kind: got "adittive"; choose scaled-dot, '
+    'dot, additive, bilinear, mean, dummy, location. Did you mean "additive"?',
+    "model.attention.normaliser.kind=max": "model.attention.normaliser.kind: got "
+    '"max"; choose softmax, argmax, sparsemax, none. Did you mean "argmax"?',
+    "model.encoder.position.kind=rotray": 'position.kind: got "rotray"; choose none, sinusoidal, rotary',
+    "model.hidden=0": "model.hidden: got 0; it should be greater than or equal to 1",
+    "model.hidden=wide": 'model.hidden: got "wide"; it should be a valid integer',
+    "model.encoder.bidirectional=perhaps": 'model.encoder.bidirectional: got "perhaps"; it should be',
+    "model.dropout=1": "model.dropout: got 1; it should be less than 1",
+    "model=3": 'model.kind: got "3"; choose recurrent, transformer.',
+    "model.encoder=3": "model.encoder: got 3; it should be a valid dictionary",
+    "data.kind=web": 'data.kind: got "web"; choose task.',
+    "trainin.epochs=3": 'trainin: unknown key. Did you mean "training"?',
+    "model.attention.score.max_length=3": "model.attention.score.max_length: unknown key. Known here: kind",
+    "data.min_length=99": "case: data.min_length is above data.max_length",
+    "layers=4": "layers: unknown key. Known here: description, seed, data",
+    "seed=x": 'seed: got "x"; it should be a valid integer',
+    "nothing": '"nothing" sets nothing: write key=value, as in model.decoder.layers=4',
+    "=3": '"=3" sets nothing: write key=value',
+    "model..cell=gru": '"model..cell=gru" sets nothing',
+}
+
+
+@pytest.mark.parametrize("setting", MISTAKES)
+def test_a_mistake_names_the_path_the_value_and_the_choices(setting):
+    with pytest.raises(UserError, match=re.escape(MISTAKES[setting])):
+        presets.load("case", [setting])
+
+
+def test_a_key_below_a_number_is_a_mistake_like_others(tmp_path):
+    path = tmp_path / "mine.toml"
+    path.write_text("seed = 3\n[model]\nhidden = 5\n", "utf-8")
+    with pytest.raises(
+        UserError, match=r"model.hidden: got \{'x': 1\}; it should be a valid integer"
+    ):
+        presets.load(str(path), ["model.hidden.x=1"])
+
+
+def test_all_mistakes_at_once():
+    wrong = ["model.celll=gru", "model.hidden=0", "training.rate=-1", "tokenizer.kind=wrods"]
+    with pytest.raises(UserError, match=r"^case: 4 mistakes\n") as caught:
+        presets.load("case", wrong)
+    lines = str(caught.value).splitlines()
+    assert len(lines) == 5
+    paths = {"model.celll", "model.hidden", "training.rate", "tokenizer.kind"}
+    assert {line.split(":")[0].strip() for line in lines[1:]} == paths
+
+
+HEADS = {"kind": "transformer", "attention": {"heads": 3}}
+
+
+@pytest.mark.parametrize(
+    ("model", "message"),
+    [
+        (HEADS | {"width": 7}, "model: a width of 7 does not divide into 3 heads: change width"),
+        (HEADS | {"width": 9, "position": "rotary"}, "a head's width must be even, not 3"),
+    ],
+)
+def test_what_does_not_fit_together_is_said(model, message):
+    with pytest.raises(UserError, match=re.escape(message)):
+        presets.check({"model": model}, "mine.toml")
+    free = {"heads": 3, "head_width": 4}
+    assert presets.check({"model": model | {"attention": free}}, "x").model.head_width == 4
+
+
+def test_a_preset_that_is_not_there():
+    with pytest.raises(UserError, match=r'no preset "cas"\. Did you mean "case"\? Presets: .*case'):
+        presets.load("cas")
+
+
+def test_files_that_cannot_be_read(tmp_path):
+    with pytest.raises(UserError, match=r"there is no file .*none\.toml"):
+        presets.load(str(tmp_path / "none.toml"))
+    path = tmp_path / "bad.toml"
+    path.write_text("seed = = 3", "utf-8")
+    with pytest.raises(UserError, match=r"bad\.toml is not valid TOML: .*line 1"):
+        presets.load(str(path))
+    path.write_bytes(b"\xff\xfe")
+    with pytest.raises(UserError, match=r"bad\.toml cannot be read"):
+        presets.load(str(path))
+    path.write_text("sed = 3", "utf-8")
+    with pytest.raises(UserError, match=r'bad\.toml: sed: unknown key\. Did you mean "seed"\?'):
+        presets.load(str(path))
+
+
+def test_nearest_offers_a_spelling_only_when_one_is_near():
+    assert nearest("ADDITVE", ["dot", "additive"]) == ' Did you mean "additive"?'
+    assert nearest("zzz", ["dot", "additive"]) == ""

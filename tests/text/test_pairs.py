@@ -1,0 +1,299 @@
+import gzip
+import json
+import tracemalloc
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from regard.errors import UserError
+from regard.text.pairs import Counts, bare, read, split
+
+PAIRS = [("Ein Haus.", "A house."), ("Zwei Männer.", "Two men."), ("你好", "Hello \u2028 there")]
+
+
+def write(path, content: str | bytes):
+    data = content.encode() if isinstance(content, str) else content
+    path.write_bytes(gzip.compress(data) if path.name.endswith(".gz") else data)
+    return path
+
+
+def lines(texts, end="\n"):
+    return "".join(text + end for text in texts)
+
+
+def tsv(pairs, end="\n"):
+    return lines(("\t".join(pair) for pair in pairs), end)
+
+
+def jsonl(pairs, keys=("source", "target")):
+    return lines(json.dumps(dict(zip(keys, pair, strict=True))) for pair in pairs)
+
+
+@pytest.fixture
+def two(tmp_path):
+    """Two files with the given lines, read."""
+
+    def make(source, target, suffix="", **options):
+        first = write(tmp_path / f"train.de{suffix}", source)
+        second = write(tmp_path / f"train.en{suffix}", target)
+        return read(first, second, **options)
+
+    return make
+
+
+@pytest.fixture
+def one(tmp_path):
+    """One file with the given content, read."""
+
+    def make(name, content, **options):
+        return read(write(tmp_path / name, content), **options)
+
+    return make
+
+
+# Forms
+
+
+@pytest.mark.parametrize("suffix", ["", ".txt", ".gz", ".tsv", ".jsonl.gz"])
+@pytest.mark.parametrize("end", ["\n", "\r\n"])
+@pytest.mark.parametrize("bom", ["", "\ufeff"])
+def test_two_aligned_files(two, suffix, end, bom):
+    source, target = (bom + lines(side, end) for side in zip(*PAIRS, strict=True))
+    assert two(source, target.removesuffix(end), suffix) == (PAIRS, Counts(kept=3))
+
+
+@pytest.mark.parametrize("name", ["a.tsv", "a.tsv.gz", "A.TSV"])
+@pytest.mark.parametrize("end", ["\n", "\r\n"])
+def test_tsv(one, name, end):
+    assert one(name, "\ufeff" + tsv(PAIRS, end)) == (PAIRS, Counts(kept=3))
+
+
+def test_tsv_ignores_further_columns_and_knows_no_quotes(one):
+    pairs, _ = one("a.tsv", 'He said: "Yes\tEr sagte: "Ja\tCC-BY\t3\n')
+    assert pairs == [('He said: "Yes', 'Er sagte: "Ja')]
+
+
+@pytest.mark.parametrize("name", ["a.jsonl", "a.jsonl.gz"])
+def test_json_lines(one, name):
+    assert one(name, jsonl(PAIRS)) == (PAIRS, Counts(kept=3))
+
+
+def test_json_keys_are_chosen(one):
+    reverse = [(target, source) for source, target in PAIRS]
+    text = jsonl(PAIRS, ("de", "en"))
+    assert one("a.jsonl", text, keys=("en", "de"))[0] == reverse
+
+
+def test_paths_may_be_strings(tmp_path):
+    path = write(tmp_path / "a.tsv", tsv(PAIRS))
+    assert read(str(path))[0] == PAIRS
+
+
+def test_text_is_stripped_around_only(two):
+    assert two(" a  b\t\n", "\u00a0c\n")[0] == [("a  b", "c")]
+
+
+# Flaws
+
+FLAWS = [
+    ("empty", "a\n \nc\n", "1\n2\n3\n", "train.de, line 2 has an empty side"),
+    ("empty", "a\nb\nc\n", "1\n\n3\n", "train.en, line 2 has an empty side"),
+    ("not_utf8", b"a\n\xffb\nc\n", "1\n2\n3\n", r"train.de, line 2 is not UTF-8 \(byte 1"),
+    ("too_long", "a\nb\nc\n", f"1\n{'x' * 41}\n3\n", "train.en, line 2 has 41 characters"),
+    ("too_long", f"a\n{'x' * 5000}\nc\n", "1\n2\n3\n", "train.de, line 2 is 5,001 bytes long"),
+]
+
+
+@pytest.mark.parametrize(("reason", "source", "target", "message"), FLAWS)
+def test_a_flaw_in_aligned_files(two, reason, source, target, message):
+    with pytest.raises(UserError, match=f'{message}.*bad = "skip"'):
+        two(source, target, max_characters=40)
+    pairs, counts = two(source, target, max_characters=40, bad="skip")
+    assert pairs == [("a", "1"), ("c", "3")]
+    assert counts == Counts(kept=2, **{reason: 1})
+
+
+TABLE_FLAWS = [
+    ("a.tsv", "empty", "\tb", "line 2 has an empty side"),
+    ("a.tsv", "empty", "", "line 2 is empty"),
+    ("a.tsv", "malformed", "no tab", "line 2 has no tab"),
+    ("a.tsv", "not_utf8", b"a\t\xe9", "line 2 is not UTF-8"),
+    ("a.tsv", "too_long", "a\t" + "x" * 41, "line 2 has 41 characters"),
+    ("a.tsv", "too_long", "a\tb\t" + "x" * 6_000_000, "line 2 is 6,000,005 bytes"),
+    ("a.jsonl", "empty", "", "line 2 is empty"),
+    ("a.jsonl", "empty", '{"source": "", "target": "b"}', "line 2 has an empty side"),
+    ("a.jsonl", "malformed", '{"source": "a"', "line 2 is not JSON"),
+    ("a.jsonl", "malformed", "[" * 100_000, "line 2 is not JSON"),
+    ("a.jsonl", "malformed", '["a", "b"]', "line 2 is not a JSON object but a list"),
+    ("a.jsonl", "malformed", '{"source": "a", "tgt": "b"}', 'no key "target": it has source, tgt'),
+    ("a.jsonl", "malformed", '{"source": "a", "target": 3}', 'no text under "target" but a int'),
+    ("a.jsonl", "not_utf8", r'{"source": "\ud83d", "target": "b"}', "line 2 holds half a char"),
+]
+
+
+@pytest.mark.parametrize(("name", "reason", "line", "message"), TABLE_FLAWS)
+def test_a_flaw_in_a_table(one, name, reason, line, message):
+    make = tsv if name == "a.tsv" else jsonl
+    line = line.encode() if isinstance(line, str) else line
+    content = make([("a", "1")]).encode() + line + b"\n" + make([("c", "3")]).encode()
+    with pytest.raises(UserError, match=f'{name}, .*{message}.*bad = "skip"'):
+        one(name, content, max_characters=40)
+    pairs, counts = one(name, content, max_characters=40, bad="skip")
+    assert pairs == [("a", "1"), ("c", "3")]
+    assert counts == Counts(kept=2, **{reason: 1})
+
+
+def test_the_first_flaw_is_named_and_all_are_counted(one):
+    with pytest.raises(UserError, match=r"line 2 has no tab.*\(3 in all\)"):
+        one("a.tsv", "a\tb\nx\n\n\td\n")
+
+
+def test_a_mark_at_the_start_of_the_file_only_is_taken_off(two):
+    mark = "\ufeff"
+    assert two(f"{mark}a\n{mark}b\n", "1\n2\n")[0] == [("a", "1"), (f"{mark}b", "2")]
+
+
+def test_a_side_may_be_as_long_as_allowed(two):
+    longest = "\U0001f600" * 2000
+    assert two(longest + "\n", "a\n")[0] == [(longest, "a")]
+
+
+@pytest.mark.parametrize("bad", ["refuse", "skip"])
+@pytest.mark.parametrize("source", ["a\nb\nc\n", "a\n\nc\n"])
+def test_different_line_counts_are_always_refused(two, bad, source):
+    # Even when a bad line comes first: the count explains it.
+    with pytest.raises(UserError, match=r"got 3 in .*train\.de and 2 in .*train\.en"):
+        two(source, "1\n2\n", bad=bad)
+    with pytest.raises(UserError, match=r"got 1 in .*train\.de and 2 in .*train\.en"):
+        two("a", "1\n2\n", bad=bad)
+
+
+@pytest.mark.parametrize("bad", ["refuse", "skip"])
+@pytest.mark.parametrize(
+    "damage", [lambda d: d[:-20], lambda d: b"no gzip", lambda d: d[:40] + b"????" + d[44:]]
+)
+def test_damaged_gzip(tmp_path, bad, damage):
+    path = write(tmp_path / "a.tsv.gz", tsv([(f"line {n}", f"Zeile {n}") for n in range(999)]))
+    path.write_bytes(damage(path.read_bytes()))
+    with pytest.raises(UserError, match=r"a\.tsv\.gz is damaged or not gzip"):
+        read(path, bad=bad)
+
+
+def test_files_that_are_not_there(tmp_path):
+    with pytest.raises(UserError, match=r"gone\.tsv cannot be read: No such file"):
+        read(tmp_path / "gone.tsv")
+    (tmp_path / "folder.tsv").mkdir()
+    with pytest.raises(UserError, match=r"folder\.tsv cannot be read: Is a directory"):
+        read(tmp_path / "folder.tsv")
+
+
+def test_one_file_of_unknown_form(one):
+    with pytest.raises(UserError, match=r"ends in \.tsv, \.jsonl.*or two files.*a\.txt alone"):
+        one("a.txt", "a\tb\n")
+
+
+def test_no_pairs_at_all(one, two):
+    with pytest.raises(UserError, match="expected at least one pair"):
+        one("a.tsv", "")
+    with pytest.raises(UserError, match=r"got none \(kept 0 pairs, skipped 2 \(2 empty\)\)"):
+        two("\n\n", "a\nb\n", bad="skip")
+
+
+def test_wrong_options(one):
+    with pytest.raises(UserError, match=r'refuse, skip; got "skipp". Did you mean "skip"'):
+        one("a.tsv", "a\tb\n", bad="skipp")
+    with pytest.raises(UserError, match="max_characters of 1 or more; got 0"):
+        one("a.tsv", "a\tb\n", max_characters=0)
+
+
+def test_summary():
+    assert Counts(kept=1).summary() == "kept 1 pair"
+    counts = Counts(kept=1000, empty=2, too_long=1)
+    assert counts.summary() == "kept 1,000 pairs, skipped 3 (2 empty, 1 too long)"
+    assert counts.skipped == 3
+    everything = Counts(1, 2, 3, 4, 5)
+    assert everything.skipped == 14
+    assert "3 too long, 4 not UTF-8, 5 malformed" in everything.summary()
+
+
+def test_one_endless_line_does_not_fill_the_memory(tmp_path):
+    path = write(tmp_path / "a.de.gz", b"x" * 50_000_000 + b"\nb\n")
+    other = write(tmp_path / "a.en", "1\n2\n")
+    tracemalloc.start()
+    try:
+        pairs, counts = read(path, other, bad="skip")
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert (pairs, counts) == ([("b", "2")], Counts(kept=1, too_long=1))
+    assert peak < 5_000_000
+
+
+# Splitting
+
+
+def test_bare_is_what_spellings_share():
+    assert (
+        bare("Où es-tu ?") == bare("où es tu\u202f!") == bare("Ou\u0300 es-tu") != bare("Ou es-tu")
+    )
+    assert bare("GROSSE Straße") == bare("Große strasse.") == "grossestrasse"
+    assert bare("?!") == "?!"
+    assert bare("...") != bare("?!")
+
+
+words = st.integers(0, 60).map(lambda n: f"word {n}")
+
+
+@given(st.lists(st.tuples(words, words), unique=True))
+def test_no_sentence_is_in_two_splits(pairs):
+    made = split(pairs)
+    assert sorted(pair for each in made.values() for pair in each) == sorted(pairs)
+    for side in (0, 1):
+        seen = [{bare(pair[side]) for pair in made[key]} for key in ("train", "val", "test")]
+        assert sum(map(len, seen)) == len(set.union(*seen))
+
+
+def many(count, start=0):
+    """Groups of different sizes: three translations, or one, and now and then a shared one."""
+    for n in range(start, start + count):
+        yield f"Sentence {n}.", f"Satz {n}"
+        if n % 3 == 0:
+            yield f"sentence {n}!", f"Aussage {n}"
+            yield f"Sentence {n}", f"Aussage {n + 3 * (n % 4 == 0)}"
+
+
+def test_shares_order_and_stability():
+    pairs = list(many(30_000))
+    made = split(pairs)
+    for key in ("val", "test"):
+        assert 0.008 < len(made[key]) / len(pairs) < 0.012
+    held = {key: set(made[key]) for key in made}
+    assert made == {key: [pair for pair in pairs if pair in held[key]] for key in made}
+    # Another order, or more pairs in front, and (almost) everything stays where it was.
+    backwards = split(pairs[::-1])
+    assert {key: sorted(made[key]) for key in made} == {k: sorted(v) for k, v in backwards.items()}
+    newer = split(
+        [*many(10_000, 500_000), *pairs, *((s, f"new {n}") for n, (s, _) in enumerate(pairs))]
+    )
+    assert {key: set(made[key]) <= set(newer[key]) for key in made} == dict.fromkeys(made, True)
+
+
+def test_a_group_keeps_its_split_when_it_grows():
+    groups = [[(f"Sentence {n} {k}", f"Satz {n}") for k in range(4)] for n in range(4000)]
+    before = split([pair for group in groups for pair in group[:3]])
+    after = split([pair for group in groups for pair in group])
+    held = set(before["val"])
+    assert len(held & set(after["val"])) > 0.6 * len(held)
+    # Groups of four draw the same lots as single sentences.
+    assert 0.006 < len(after["val"]) / 16_000 < 0.014
+
+
+def test_the_split_is_the_same_on_every_machine_and_in_every_version():
+    # A figure once published must stay comparable: a change here changes everybody's test set.
+    groups = [(f"Sentence {n} {k}", f"Satz {n}") for n in range(1000) for k in range(4)]
+    made = split(groups)
+    assert {key: [int(pair[1][5:]) for pair in made[key][::4]] for key in ("val", "test")} == {
+        "val": [62, 293, 357, 399, 461, 470, 510, 591, 658, 737, 743, 755, 801],
+        "test": [59, 85, 358, 393, 423, 548, 676, 824, 974],
+    }

@@ -1,0 +1,119 @@
+"""Tiny runs: both families, dropout on, a few steps of a few sentences."""
+
+import functools
+import io
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from regard.config import Config
+from regard.models.weights import read
+from regard.text import corpus
+from regard.training import run, train
+
+MODELS: dict[str, dict[str, Any]] = {
+    "recurrent": {"kind": "recurrent", "hidden": 7, "embedding": 5, "dropout": 0.3},
+    "transformer": {
+        "kind": "transformer",
+        "width": 6,
+        "feed_forward": 11,
+        "dropout": 0.3,
+        "attention": {"heads": 2},
+        "encoder": {"layers": 1},
+        "decoder": {"layers": 1},
+    },
+}
+TRAINING = {"epochs": 2.0, "batch_sentences": 8, "evaluate_every": 3, "rate": 0.02, "warmup": 4}
+DATA = {"name": "copy", "train": 43, "val": 11, "test": 5, "max_length": 13}
+
+
+CORPUS = functools.cache(corpus.load)
+
+
+@pytest.fixture(autouse=True, scope="module")
+def quick() -> Iterator[None]:
+    """Data and pictures take most of a tiny run's time and have tests of their own."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(run.corpus, "load", CORPUS)
+        patch.setattr(run, "draw_examples", lambda *_: None)
+        yield
+
+
+@pytest.fixture(params=list(MODELS))
+def family(request: pytest.FixtureRequest) -> str:
+    return request.param
+
+
+@pytest.fixture(scope="session")
+def tiny() -> Callable[..., Config]:
+    """tiny(family, rate=..., data={...}): a config; plain keywords are [training] settings."""
+
+    def make(
+        family: str = "recurrent",
+        data: dict[str, Any] | None = None,
+        tokenizer: dict[str, Any] | None = None,
+        seed: int = 1,
+        **training: Any,
+    ) -> Config:
+        table = {
+            "seed": seed,
+            "data": DATA | (data or {}),
+            "tokenizer": tokenizer or {},
+            "model": MODELS[family],
+            "training": TRAINING | training,
+        }
+        return Config.model_validate(table)
+
+    return make
+
+
+@pytest.fixture(scope="session")
+def fit() -> Callable[..., str]:
+    """fit(config, folder, resume=False): train; what the console said."""
+
+    def go(config: Config, folder: Path, resume: bool = False) -> str:
+        said = io.StringIO()
+        train(config, folder, "cpu", resume, Console(file=said, width=200))
+        return said.getvalue()
+
+    return go
+
+
+@pytest.fixture(scope="session")
+def metrics() -> Callable[[Path], list[dict[str, Any]]]:
+    """The events of a run, without what a clock says."""
+
+    def events(folder: Path) -> list[dict[str, Any]]:
+        lines = (folder / "metrics.jsonl").read_text().splitlines()
+        clocks = ("seconds", "tokens_per_second")
+        return [{k: v for k, v in json.loads(x).items() if k not in clocks} for x in lines]
+
+    return events
+
+
+@pytest.fixture(scope="session")
+def same_run(metrics: Callable[[Path], list[dict[str, Any]]]) -> Callable[[Path, Path], None]:
+    """Asserts that two run folders hold the same training, bit for bit."""
+
+    def compare(one: Path, two: Path) -> None:
+        for name in ("model.safetensors", "last/state.safetensors"):
+            (a, record_a), (b, record_b) = read(one / name), read(two / name)
+            assert a.keys() == b.keys()
+            for key in a:
+                assert a[key].numpy().tobytes() == b[key].numpy().tobytes(), (name, key)
+            for clock in ("seconds", "metrics_bytes"):  # times have more or fewer digits
+                record_a.pop(clock, None), record_b.pop(clock, None)
+            assert record_a == record_b
+        assert metrics(one) == metrics(two)
+        assert (one / "tokenizer.json").read_bytes() == (two / "tokenizer.json").read_bytes()
+        assert (one / "config.toml").read_bytes() == (two / "config.toml").read_bytes()
+        assert files(one) == files(two)
+
+    def files(folder: Path) -> set[str]:
+        return {str(p.relative_to(folder)) for p in folder.rglob("*")}
+
+    return compare
