@@ -263,7 +263,14 @@ def compare(
     ] = None,
     settings: Settings = None,
     seeds: Annotated[int, typer.Option(help="Runs of each system, with seeds 1 to N.")] = 3,
-    to: Annotated[Path, typer.Option("--out", help="Where runs and tables go.")] = Path("compare"),
+    to: Annotated[Path, typer.Option("--out", help="Where the tables go.")] = Path("compare"),
+    kept: Annotated[
+        Path | None,
+        typer.Option(
+            "--runs",
+            help="Where the runs go; several comparisons may share them. [default: OUT/runs]",
+        ),
+    ] = None,
     split: Annotated[str, typer.Option(help="Which part of the data is measured.")] = "test",
     beam: Annotated[
         str, typer.Option(help="Beam widths, as in 1,5; the first is in the table.")
@@ -280,15 +287,17 @@ def compare(
     from regard.compare import plan, sweep, write_report
     from regard.compare.sweep import finished
 
-    runs = plan(names, vary or [], settings or [], seeds, to)
+    runs = plan(names, vary or [], settings or [], seeds, kept or to / "runs")
     if dry_run:
         for run in runs:
             state = "there" if finished(run, split, widths) else "to run"
             typer.echo(f"{state}\t{run.system.label}, seed {run.seed}\t{run.folder}")
         return
-    sweep(runs, split, widths, pick(device), jobs, typer.echo)
-    typer.echo(write_report(runs, split, command_line(), to))
+    failed = sweep(runs, split, widths, pick(device), jobs, typer.echo)
+    typer.echo(write_report(runs, split, command_line(), failed, to))
     typer.echo(f"written: {to}/table.md, table.csv, table.tex, curves.png, results.json")
+    if failed:
+        raise typer.Exit(1)
 
 
 def command_line() -> str:

@@ -119,6 +119,24 @@ def test_self_attention_is_equivariant_without_positions_only(position):
     assert same == (position == "none")
 
 
+def test_rotary_turns_queries_and_keys_and_not_values():
+    layer, (x, memory, _) = multi_head(position="rotary"), inputs()
+    query_at, key_at = places(QUERY, start=3), places(KEY, start=1)
+    _, weights = layer(x, *layer.keys_values(memory, key_at), None, query_at, key_at, explain=True)
+    shape = (HEADS, HEAD_WIDTH)
+    query = layer.query(x).unflatten(-1, shape).transpose(1, 2)
+    keys, values = layer.key_value(memory).unflatten(-1, (2, *shape)).unbind(2)
+    keys, values = keys.transpose(1, 2), values.transpose(1, 2)
+    turned = layer.position.rotate(query, query_at), layer.position.rotate(keys, key_at)
+    scores = turned[0] @ turned[1].transpose(-1, -2) / math.sqrt(HEAD_WIDTH)
+    torch.testing.assert_close(weights, scores.softmax(-1))
+    assert torch.equal(layer.keys_values(memory, key_at)[1], values)
+    later = (places(QUERY, start=44), places(KEY, start=42))
+    keys_values = layer.keys_values(memory, later[1])
+    _, moved = layer(x, *keys_values, None, *later, explain=True)
+    torch.testing.assert_close(moved, weights)  # only the distance counts
+
+
 @pytest.mark.parametrize("score", SCORES)
 @pytest.mark.parametrize("position", POSITIONS)
 def test_keys_made_one_by_one_are_the_keys_made_at_once(position, score):

@@ -99,6 +99,39 @@ def test_the_whole_model_is_the_homeworks_equations(make, example):
             torch.testing.assert_close(logits[row, i], wanted)
 
 
+@pytest.mark.parametrize("form", ["input-feeding", "tutorial"])
+def test_the_forms_that_feed_back_are_their_equations(form, make, tables, example):
+    """d = cell([x ; last a]) then a, or a from [last d ; x] then d = cell(ReLU(W_c [x ; a] + b_c))."""
+    table = tables["gru-1-both"]
+    model = make(table | {"decoder": {"kind": form}})
+    logits = model(example.source, example.mask, example.target)
+    attention, ours = model.decoder.attention, model.decoder.cells[0].cell
+    gru = nn.GRUCell(ours.input_size, ours.hidden_size).double()
+    for name, parameter in ours.named_parameters():
+        getattr(gru, name.removesuffix("_l0")).copy_(parameter)
+
+    def look(query: torch.Tensor, h: torch.Tensor) -> torch.Tensor:
+        energy = (h @ attention.key.weight.T) @ (attention.query.weight @ query)
+        return (energy / math.sqrt(len(attention.key.weight))).softmax(0) @ h
+
+    for row in range(len(example.lengths)):
+        memory = model.encode(*example.alone(row)[:2])
+        h, d = memory.states[0], memory.start[0, 0]
+        a = torch.zeros_like(h[0])
+        for i, token in enumerate(example.target[row]):
+            x = model.embedding.weight[token]
+            if form == "input-feeding":
+                d = gru(torch.cat([x, a])[None], d[None])[0]
+                a = look(d, h)
+                features = torch.cat([a, d])
+            else:
+                a = look(torch.cat([d, x]), h)
+                z = torch.relu(model.decoder.combine(torch.cat([x, a])))
+                d = features = gru(z[None], d[None])[0]
+            wanted = model.output.weight @ features + model.output.bias
+            torch.testing.assert_close(logits[row, i], wanted)
+
+
 def test_positions_are_added_to_the_embedded_source(make, tables, example):
     with_places = make("recurrent-at-sinusoidal-odd")
     without = make("gru-1-both")

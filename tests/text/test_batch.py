@@ -131,8 +131,8 @@ def test_a_batch_moves_whole():
 def test_encoding_ends_sources_and_leaves_targets_bare():
     tokenizer = CharacterTokenizer("ab", (), lower=False, strict=True)
     found = Encoded.of(iter([("ab", "b"), ("", "")]), TokenizerPair(tokenizer, tokenizer, 9))
-    assert found.source == [[4, 5, END], [END]]
-    assert found.target == [[5], []]
+    assert list(found.source) == [[4, 5, END], [END]]
+    assert list(found.target) == [[5], []]
 
 
 @UNHURRIED

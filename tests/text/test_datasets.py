@@ -2,6 +2,7 @@ import gzip
 import hashlib
 import json
 import os
+import re
 import time
 import zipfile
 from datetime import datetime
@@ -13,7 +14,6 @@ import pytest
 from regard.errors import UserError
 from regard.text import datasets
 from regard.text.datasets import DATASETS
-from regard.text.pairs import bare
 
 TABLE = (
     "Go.\tVa !\tCC-BY 2.0\nGo.\tVa !\tanother\nHi.\tSalut !\nrubbish\n\tnothing\nHi!\tBonjour.\n"
@@ -360,12 +360,15 @@ def test_real_tatoeba_does_not_leak(real, name):
     real(name)
     start = time.process_time()
     pairs = datasets.load(name, *DATASETS[name].languages)
-    assert time.process_time() - start < 5
+    assert time.process_time() - start < 10  # 1.5 without the type checks of conftest.py
     count = sum(map(len, pairs.values()))
     assert count > 150_000
     assert len({pair for each in pairs.values() for pair in each}) == count
     for side in (0, 1):
-        seen = {key: {bare(pair[side]) for pair in each} for key, each in pairs.items()}
+        seen = {
+            key: {re.sub(r"[\W_]+", "", pair[side].casefold()) for pair in each}
+            for key, each in pairs.items()
+        }
         assert seen["train"].isdisjoint(seen["val"])
         assert seen["train"].isdisjoint(seen["test"])
         assert seen["val"].isdisjoint(seen["test"])

@@ -199,12 +199,13 @@ def test_foreign_checkpoint_is_refused(tiny, fit, tmp_path: Path, monkeypatch) -
 class Nested(Model):
     """A parameter whose name ends like another's."""
 
-    __abstractmethods__ = frozenset()
-
     def __init__(self) -> None:
         super().__init__()
         self.embedding = torch.nn.Embedding(3, 2)
         self.encoder = torch.nn.ModuleDict({"embedding": torch.nn.Embedding(3, 2)})
+
+
+Nested.__abstractmethods__ = frozenset()
 
 
 def test_optimizer_state_comes_back_to_its_own_parameter(tiny, tmp_path: Path) -> None:
@@ -257,7 +258,7 @@ def test_sigkill(tiny, fit, whole, same_run, tmp_path: Path, family: str) -> Non
     folder = tmp_path / "run"
     command = ["train", str(config), "--run", str(folder), "--device", "cpu", "--resume"]
     environment = os.environ | {"OMP_NUM_THREADS": "1"}
-    for sitting in SITTINGS:
+    for sitting in SITTINGS if family == "recurrent" else SITTINGS[1:3]:
         child = [sys.executable, "-c", CHILD, *map(str, sitting), *command]
         done = subprocess.run(child, capture_output=True, text=True, env=environment)
         assert done.returncode == -signal.SIGKILL, done.stderr

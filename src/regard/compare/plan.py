@@ -1,7 +1,7 @@
 """Which runs a comparison needs: every preset, with every combination of what is varied, each seed."""
 
+import hashlib
 import itertools
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -31,9 +31,9 @@ class Run:
 
 
 def plan(
-    names: Sequence[str], vary: Sequence[str], settings: Sequence[str], seeds: int, out: Path
+    names: Sequence[str], vary: Sequence[str], settings: Sequence[str], seeds: int, folder: Path
 ) -> list[Run]:
-    """Every run, in the order of the table."""
+    """Every run, in the order of the table. Equal settings share a folder, however they came about."""
     if seeds < 1:
         raise UserError(f"--seeds is 1 or more, not {seeds}")
     axes = [axis(text) for text in vary]
@@ -43,7 +43,7 @@ def plan(
         system = System(name, values, ", ".join(told))
         for seed in range(1, seeds + 1):
             config = presets.load(name, [*settings, *values, f"seed={seed}"])
-            place = out / "runs" / slug(Path(name).stem, *values) / f"seed-{seed}"
+            place = folder / f"{Path(name).stem}-{fingerprint(config)}" / f"seed-{seed}"
             runs.append(Run(system, seed, place, config))
     labels = [run.system.label for run in runs if run.seed == 1]
     if len(set(labels)) < len(labels):
@@ -66,6 +66,7 @@ def short(setting: str) -> str:
     return f"{parts[-1]} {value}"
 
 
-def slug(*parts: str) -> str:
-    """A folder name."""
-    return re.sub(r"[^A-Za-z0-9.=-]+", "_", "+".join(parts))
+def fingerprint(config: Config) -> str:
+    """A name for all settings but the seed and the words about them."""
+    content = config.model_dump_json(exclude={"seed", "description"})
+    return hashlib.sha256(content.encode()).hexdigest()[:8]

@@ -12,6 +12,7 @@ from regard import files
 from regard.compare.curves import draw_curves
 from regard.compare.plan import Run
 from regard.compare.statistics import Summary, paired_p
+from regard.errors import UserError
 from regard.text import corpus
 
 COLUMNS = (
@@ -30,11 +31,17 @@ COLUMNS = (
 )
 
 
-def write_report(runs: Sequence[Run], split: str, command: str, out: Path) -> str:
-    """Write everything to `out`; the Markdown table."""
+def write_report(
+    runs: Sequence[Run], split: str, command: str, failed: Sequence[str], out: Path
+) -> str:
+    """Write everything to `out`; the Markdown table. A run that failed is left out and told."""
     systems: dict[str, list[Run]] = {}
     for run in runs:
-        systems.setdefault(run.system.label, []).append(run)
+        if (run.folder / f"evaluation-{split}.json").is_file():
+            systems.setdefault(run.system.label, []).append(run)
+    if not systems:
+        raise UserError(f"no run came to an end, so there is no table: {failed[0]}")
+    runs = [run for mine in systems.values() for run in mine]
     references = [target for _, target in corpus.load(runs[0].config.data)[split]]
     results = [collect(label, mine, split) for label, mine in systems.items()]
     for result in results[1:]:
@@ -48,6 +55,7 @@ def write_report(runs: Sequence[Run], split: str, command: str, out: Path) -> st
         "versions": first["versions"],
         "baseline": results[0]["system"],
         "signature": results[0]["signature"],
+        "failed": list(failed),
     }
     rows = [[shown(result, key) for key, _ in COLUMNS] for result in results]
     heads = [head for _, head in COLUMNS]
@@ -140,6 +148,7 @@ def markdown(
         f"p: paired bootstrap against {notes['baseline']}, the largest over seeds; "
         f"{notes['device']}, PyTorch {notes['versions']['torch']}.\n\n    {notes['command']}\n"
     )
+    told += "".join(f"\nFailed: {line}\n" for line in notes["failed"])
     return "\n".join(lines) + "\n" + told
 
 

@@ -10,9 +10,10 @@ import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from hashlib import blake2b
+from io import BufferedIOBase
 from itertools import zip_longest
 from pathlib import Path
-from typing import BinaryIO, NamedTuple
+from typing import NamedTuple
 
 from regard.errors import UserError, listing, nearest
 
@@ -230,7 +231,7 @@ def _lines(path: Path, most: int) -> Iterator[bytes | Flaw]:
         raise UserError(f"{path} cannot be read: {error.strerror or error}.") from None
 
 
-def _open(path: Path) -> BinaryIO | gzip.GzipFile:
+def _open(path: Path) -> BufferedIOBase:
     return gzip.open(path, "rb") if path.name.lower().endswith(".gz") else path.open("rb")
 
 
@@ -245,34 +246,40 @@ def split(pairs: Pairs) -> dict[str, Pairs]:
     a group. The group goes where a hash of one of its first sides sends it, not where its position
     would: a newer file, with more pairs, is split almost alike.
     """
-    parent: dict[str, str] = {}
-
-    def root(node: str) -> str:
-        top = node
-        while parent[top] != top:
-            top = parent[top]
-        while parent[node] != top:
-            parent[node], node = top, parent[node]
-        return top
-
     nodes = [("1" + bare(first), "2" + bare(second)) for first, second in pairs]
-    for first, second in nodes:
-        parent.setdefault(first, first)
-        parent.setdefault(second, second)
-        parent[root(second)] = root(first)
+    groups = _groups(nodes)
     # Of the group's sentences the one with the smallest hash decides: a newcomer seldom is that.
     # It is chosen by other bits than those that decide, or big groups would draw other lots.
-    lots: dict[str, tuple[int, int]] = {}
+    lots: dict[int, tuple[int, int]] = {}
     for first in {first for first, _ in nodes}:
         digest = blake2b(first.encode(), digest_size=16).digest()
         lot = int.from_bytes(digest[:8], "big"), int.from_bytes(digest[8:], "big") % 10_000
-        top = root(first)
-        lots[top] = min(lot, lots.get(top, lot))
+        lots[groups[first]] = min(lot, lots.get(groups[first], lot))
     made: dict[str, Pairs] = {key: [] for key in SPLITS}
     for pair, (first, _) in zip(pairs, nodes, strict=True):
-        _, lot = lots[root(first)]
+        _, lot = lots[groups[first]]
         made["val" if lot < HELD_OUT else "test" if lot < 2 * HELD_OUT else "train"].append(pair)
     return made
+
+
+def _groups(edges: Pairs) -> dict[str, int]:
+    """The number of each node's connected component (union-find; a root is its smallest member)."""
+    numbers: dict[str, int] = {}
+    parent: list[int] = []
+    for edge in edges:
+        roots = []
+        for node in edge:
+            at = numbers.setdefault(node, len(parent))
+            if at == len(parent):
+                parent.append(at)
+            while parent[at] != at:
+                parent[at] = parent[parent[at]]  # halve the way for those who come after
+                at = parent[at]
+            roots.append(at)
+        parent[max(roots)] = min(roots)
+    for at, above in enumerate(parent):  # upwards, so what is above is already done
+        parent[at] = parent[above]
+    return {node: parent[at] for node, at in numbers.items()}
 
 
 def bare(sentence: str) -> str:
