@@ -1,16 +1,18 @@
-"""How much faster is a decoder vectorised over time than a loop over time? Same model, same batches.
+"""How much faster is a decoder vectorised over time than a loop over time? Same model, same data.
 
     python benchmarks/recurrent.py [--embedding 256] [--hidden 512] [--batch 128] [--rounds 6]
                                    [--vocabulary N]
 
-Three ways to train the same weights, turn by turn on the same batches of the case task:
+Four ways to train the same weights on the case task, turn by turn:
 
-    course loop   what course notebooks do: at each target position, attention over the encoder's
-                  outputs (their keys made anew every time), one step of the cell, logits for every row
-    lean loop     the same, with the keys made once
-    vectorised    what `regard train` does
+    notebook        what course notebooks do: batches as the sentences come; at each target position
+                    attention over the encoder's outputs (their keys made anew every time), one step of
+                    the cell, logits for every row
+    course loop     the same, on batches of sentences of about one length
+    lean loop       the same, with the keys made once
+    vectorised      what `regard train` does
 
-`--vocabulary N` pretends to a larger output vocabulary: the output map then costs all three the same.
+`--vocabulary N` pretends to a larger output vocabulary, whose output map costs all of them the same.
 Tokens never count padding.
 """
 
@@ -24,7 +26,8 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy
 
 from regard import config
-from regard.models import Model, build
+from regard.models import build
+from regard.models.recurrent import Recurrent
 from regard.text import corpus
 from regard.text.batch import Batch, Batches, Encoded
 from regard.text.tokenizer import PAD, TokenizerPair
@@ -32,13 +35,13 @@ from regard.training.loop import optimizer_for
 from regard.training.objective import objective
 
 
-def loop(model: Model, batch: Batch, keys_anew: bool) -> Tensor:
+def loop(model: Recurrent, batch: Batch, keys_anew: bool) -> Tensor:
     """Teacher forcing, one target position after another."""
     memory = model.encode(batch.source, batch.source_mask)
     state = model.begin(memory)
     logits = []
     for tokens in batch.target.unbind(1):
-        if keys_anew:
+        if keys_anew and model.decoder.attention:
             state.keys = model.decoder.attention.keys(memory.states)
         row, state = model.step(tokens, state)
         logits.append(row)
@@ -46,14 +49,16 @@ def loop(model: Model, batch: Batch, keys_anew: bool) -> Tensor:
     return cross_entropy(flat, batch.wanted.flatten(), ignore_index=PAD)
 
 
-SIDES: dict[str, Callable[[Model, Batch], Tensor]] = {
+Loss = Callable[[Recurrent, Batch], Tensor]
+SIDES: dict[str, Loss] = {
+    "notebook": lambda model, batch: loop(model, batch, keys_anew=True),
     "course loop": lambda model, batch: loop(model, batch, keys_anew=True),
     "lean loop": lambda model, batch: loop(model, batch, keys_anew=False),
     "vectorised": lambda model, batch: objective(model, batch, label_smoothing=0.0),
 }
 
 
-def seconds(loss: Callable[[Model, Batch], Tensor], model: Model, batch: Batch) -> float:
+def seconds(loss: Loss, model: Recurrent, batch: Batch) -> float:
     """One training step: forward, backward, clip, update."""
     optimizer = optimizer_for(model, config.Training())
     started = time.perf_counter()
@@ -70,7 +75,7 @@ def spread(values: list[float], unit: str, form: str = ",.0f") -> str:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
     parser.add_argument("--embedding", type=int, default=256)
     parser.add_argument("--hidden", type=int, default=512)
     parser.add_argument("--batch", type=int, default=128)
@@ -87,28 +92,34 @@ def main() -> None:
     )
     torch.manual_seed(0)
     model = build(table, tokenizers.source.size, vocabulary, joint=False)
+    assert isinstance(model, Recurrent)
     batches = Batches(Encoded.of(data["train"], tokenizers), 10**9, given.batch, seed=0)
-    order = [rows for rows in batches.epoch(0) if len(rows) == given.batch]
-    times: dict[str, list[float]] = {name: [] for name in SIDES}
-    tokens = []
+    bucketed = [rows for rows in batches.epoch(0) if len(rows) == given.batch]
+    speeds: dict[str, list[float]] = {name: [] for name in SIDES}
     for turn in range(given.rounds + 1):
-        batch = batches.data.batch(order[turn])
-        with torch.no_grad():
-            losses = [float(loss(model, batch)) for loss in SIDES.values()]
-        assert max(losses) - min(losses) < 1e-4, f"they compute different losses: {losses}"
+        as_they_come = range(turn * given.batch, (turn + 1) * given.batch)
         for name, loss in SIDES.items():
+            batch = batches.data.batch(as_they_come if name == "notebook" else bucketed[turn])
             spent = seconds(loss, model, batch)
             if turn:  # the first turn warms up
-                times[name].append(spent)
-        tokens += [batch.tokens] if turn else []
+                speeds[name].append(batch.tokens / spent)
+    check(model, batches.data.batch(bucketed[0]))
     print(
         f"training a GRU {given.hidden}, embedding {given.embedding}, batch {given.batch}, vocabulary "
         f"{vocabulary}, float32, {torch.get_num_threads()} threads, {given.rounds} turns"
     )
-    for name, spent in times.items():
-        speeds = [n / s for n, s in zip(tokens, spent, strict=True)]
-        ratios = [a / b for a, b in zip(spent, times["vectorised"], strict=True)]
-        print(f"  {name:<12} {spread(speeds, 'tokens/s')}   {spread(ratios, 'x the time', ',.1f')}")
+    for name, found in speeds.items():
+        ratios = [ours / theirs for ours, theirs in zip(speeds["vectorised"], found, strict=True)]
+        print(
+            f"  {name:<12} {spread(found, 'tokens/s')}   vectorised: {spread(ratios, 'x', ',.1f')}"
+        )
+
+
+def check(model: Recurrent, batch: Batch) -> None:
+    """All sides compute one loss."""
+    with torch.no_grad():
+        losses = [float(loss(model, batch)) for loss in SIDES.values()]
+    assert max(losses) - min(losses) < 1e-4, f"they compute different losses: {losses}"
 
 
 if __name__ == "__main__":

@@ -238,6 +238,9 @@ class Recurrent(Table):
     kind: Literal["recurrent"] = "recurrent"
     cell: Literal["gru", "lstm", "rnn"] = "gru"
     embedding: int = Field(default=128, ge=1)
+    embedding_std: float = Field(default=1.0, gt=0)
+    """Spread of the embeddings before training. Small ones leave a cell's state alone at first, which
+    helps where everything must be remembered (no attention)."""
     hidden: int = Field(default=128, ge=1)
     """Width of the state, in each direction."""
     dropout: float = Field(default=0.0, ge=0, lt=1)

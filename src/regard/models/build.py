@@ -77,7 +77,7 @@ def position(table: Any, width: int, head_width: int) -> Position:
 def recurrent(table: config.Recurrent, source_vocab: int, target_vocab: int) -> Recurrent:
     cell = CELLS[table.cell]
     encoder = Encoder(
-        nn.Embedding(source_vocab, table.embedding),
+        embedding(source_vocab, table),
         cell,
         table.hidden,
         table.encoder.layers,
@@ -95,8 +95,14 @@ def recurrent(table: config.Recurrent, source_vocab: int, target_vocab: int) -> 
     layers, context = table.decoder.layers, encoder.width
     sizes = (table.embedding, table.hidden, layers)
     decoder = form(cell, *sizes, attention, context, table.dropout)
-    embedding = nn.Embedding(target_vocab, table.embedding)
-    return Recurrent(encoder, embedding, decoder, target_vocab, table.dropout)
+    target = embedding(target_vocab, table)
+    return Recurrent(encoder, target, decoder, target_vocab, table.dropout)
+
+
+def embedding(vocab: int, table: config.Recurrent) -> nn.Embedding:
+    made = nn.Embedding(vocab, table.embedding)
+    nn.init.normal_(made.weight, std=table.embedding_std)
+    return made
 
 
 def transformer(
