@@ -4,7 +4,7 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
-RUN := runs/case
+RUN := runs/demo
 
 .PHONY: help demo test check format clean
 

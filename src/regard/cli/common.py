@@ -1,0 +1,83 @@
+"""What the commands share: the app, the consoles, options that recur, and how a run is loaded."""
+
+import json
+import sys
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import typer
+from rich.console import Console
+
+from regard.errors import UserError
+
+app = typer.Typer(
+    name="regard",
+    help="Attention-based sequence-to-sequence models: train them, run them, see where they look.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+out = Console(soft_wrap=True)
+err = Console(stderr=True, soft_wrap=True)
+
+Device = Annotated[
+    Literal["auto", "cpu", "cuda"],
+    typer.Option(help="Where to compute; auto takes a GPU if there is one."),
+]
+Run = Annotated[
+    Path, typer.Argument(help="A run folder, as `regard train` makes.", show_default=False)
+]
+AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON document and nothing else.")]
+Settings = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--set",
+        metavar="KEY=VALUE",
+        help="Change a setting, as in model.decoder.layers=2. May be repeated.",
+    ),
+]
+
+
+def pick(device: str) -> str:
+    """The device that a user's choice means here."""
+    import torch
+
+    there = torch.cuda.is_available()
+    if device == "cuda" and not there:
+        raise UserError("PyTorch sees no CUDA device here: use --device cpu")
+    return "cuda" if there and device != "cpu" else "cpu"
+
+
+def load(run: Path, device: str) -> Any:
+    from regard.translator import load, read_config
+
+    read_config(run)  # a wrong folder is told before PyTorch looks for devices
+    return load(run, pick(device))
+
+
+def lines_of(name: str) -> list[str]:
+    """The lines of a file, or of standard input."""
+    data = b""
+    try:
+        data = sys.stdin.buffer.read() if name == "-" else Path(name).read_bytes()
+        # Not splitlines(), which also cuts at form feeds and other characters inside a line.
+        lines = data.decode("utf-8").replace("\r\n", "\n").split("\n")
+        return lines if lines[-1] else lines[:-1]
+    except OSError as error:
+        raise UserError(f"{name} cannot be read: {error.strerror}") from None
+    except UnicodeDecodeError as error:
+        line = data[: error.start].count(b"\n") + 1
+        raise UserError(f"{name}, line {line}: not valid UTF-8") from None
+
+
+def say_json(document: Any) -> None:
+    typer.echo(json.dumps(document, ensure_ascii=False, indent=1))
+
+
+def whole_numbers(text: str, option: str) -> list[int]:
+    """'1,5,10' -> [1, 5, 10]"""
+    parts = [part.strip() for part in text.split(",")]
+    if not all(part.isdecimal() and int(part) > 0 for part in parts):
+        raise UserError(f'{option} takes whole numbers from 1, as in 1,5,10: got "{text}"')
+    return [int(part) for part in parts]

@@ -1,0 +1,164 @@
+"""`regard train`, `translate` and `evaluate`: one model from its text to its figures."""
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from regard import presets
+from regard.cli.common import (
+    AsJson,
+    Device,
+    Run,
+    Settings,
+    app,
+    err,
+    lines_of,
+    load,
+    out,
+    pick,
+    say_json,
+    whole_numbers,
+)
+from regard.errors import UserError
+
+
+@app.command()
+def train(
+    preset: Annotated[
+        str,
+        typer.Argument(
+            help="A preset's name, or a file of your own that ends in .toml.", show_default=False
+        ),
+    ],
+    run: Annotated[
+        Path | None,
+        typer.Option(help="The run folder to make. [default: runs/PRESET]", show_default=False),
+    ] = None,
+    seed: Annotated[
+        int | None,
+        typer.Option(help="Initial weights, order of batches, dropout.", show_default=False),
+    ] = None,
+    settings: Settings = None,
+    device: Device = "auto",
+    resume: Annotated[
+        bool, typer.Option("--resume", help="Go on where a stopped run stands.")
+    ] = False,
+) -> None:
+    """Train a model into a run folder."""
+    overrides = [*(settings or []), *([] if seed is None else [f"seed={seed}"])]
+    config = presets.load(preset, overrides)
+    folder = run or Path("runs") / Path(preset).stem
+
+    from regard.training import train
+
+    try:
+        card = train(config, folder, pick(device), resume, out)
+    except KeyboardInterrupt:
+        again = f"regard train {preset} --run {folder} --resume"
+        err.print(f"stopped. Go on with the same command and --resume: {again}", markup=False)
+        raise typer.Exit(130) from None
+    figures = card["figures"]
+    out.print(
+        f"done in {figures['training_seconds']:.0f} s: validation loss {figures['val_loss']:.4f} "
+        f"at step {figures['best_step']}. The run is in {folder}",
+        highlight=False,
+        markup=False,
+    )
+    for picture in sorted((folder / "examples").glob("*")):
+        out.print(f"  {picture}", highlight=False, markup=False)
+
+
+@app.command()
+def translate(
+    run: Run,
+    text: Annotated[
+        list[str] | None,
+        typer.Argument(help="Texts to translate, each in quotes.", show_default=False),
+    ] = None,
+    input_: Annotated[
+        str | None,
+        typer.Option(
+            "--input",
+            help="A file with one text a line, or - for standard input.",
+            show_default=False,
+        ),
+    ] = None,
+    beam: Annotated[int, typer.Option(help="Width of the beam; 1 is greedy search.")] = 1,
+    nbest: Annotated[int, typer.Option(help="How many outputs for each text.")] = 1,
+    sample: Annotated[bool, typer.Option("--sample", help="Draw outputs by chance.")] = False,
+    temperature: Annotated[
+        float | None, typer.Option(help="Sampling: below 1 bolder, above 1 wilder.")
+    ] = None,
+    top_k: Annotated[
+        int | None, typer.Option(help="Sampling: only the k likeliest tokens.")
+    ] = None,
+    top_p: Annotated[
+        float | None, typer.Option(help="Sampling: only the likeliest tokens of total mass p.")
+    ] = None,
+    seed: Annotated[int | None, typer.Option(help="Sampling: which draws.")] = None,
+    as_json: AsJson = False,
+    device: Device = "auto",
+) -> None:
+    """Translate texts with a trained model."""
+    texts = [*(text or []), *(lines_of(input_) if input_ else [])]
+    if not texts:
+        raise UserError(
+            'nothing to translate: give a text in quotes, or --input FILE ("-" is standard input)'
+        )
+    given = {"temperature": temperature, "top_k": top_k, "top_p": top_p, "seed": seed}
+    chosen = {name: value for name, value in given.items() if value is not None}
+    if chosen and not sample:
+        raise UserError(f"--{next(iter(chosen)).replace('_', '-')} needs --sample")
+    translator = load(run, device)
+
+    from regard.translator import Sampling
+
+    drawn = Sampling(**chosen) if sample else None
+    outputs = translator.translate(texts, beam=beam, nbest=nbest, sample=drawn, attention=False)
+    if as_json:
+        say_json([described(output) for output in outputs])
+        return
+    for output in outputs:
+        if nbest == 1:
+            typer.echo(output.text)
+        for rank, best in enumerate([output, *output.alternatives] if nbest > 1 else (), start=1):
+            typer.echo(f"{rank}\t{best.normalised:.4f}\t{best.text}")
+
+
+def described(output: Any) -> dict[str, Any]:
+    """A translation as JSON."""
+    names = ("text", "source", "target", "score", "normalised")
+    record = {name: getattr(output, name) for name in names}
+    return record | {"alternatives": [described(other) for other in output.alternatives]}
+
+
+@app.command()
+def evaluate(
+    run: Run,
+    split: Annotated[str, typer.Option(help="Which part of the data.")] = "test",
+    beam: Annotated[str, typer.Option(help="Beam widths, as in 1,5,10.")] = "1",
+    outputs: Annotated[
+        Path | None,
+        typer.Option(help="Write source, reference and outputs there, a line each (TSV)."),
+    ] = None,
+    as_json: AsJson = False,
+    device: Device = "auto",
+) -> None:
+    """Measure a trained model on a split of its data."""
+    widths = whole_numbers(beam, "--beam")
+    translator = load(run, device)
+
+    from regard.evaluation import evaluate, report
+    from regard.text import corpus
+
+    pairs = corpus.load(translator.config.data)[split]
+    found = {"run": str(run), "split": split, **evaluate(translator, pairs, widths)}
+    if outputs:
+        report.write_outputs(outputs, pairs, found)
+    for result in found["results"]:
+        del result["outputs"]
+    if as_json:
+        say_json(found)
+    else:
+        report.show(found, out)
