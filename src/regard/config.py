@@ -51,7 +51,7 @@ def kinds(table: type[Table]) -> tuple[str, ...]:
 
 def extensions(point: str | None) -> set[str]:
     """Names that users and installed packages have added at an extension point."""
-    if point is None:
+    if not point:
         return set()
     packaged = {entry.name for entry in metadata.entry_points(group=f"regard.{point}")}
     return EXTENSIONS[point] | packaged
@@ -73,8 +73,13 @@ def one_of(*tables: type[Table], extension: str | None = None) -> Any:
     members: list[Any] = [Annotated[table, Tag("kind:" + kinds(table)[0])] for table in tables]
     if extension:
         members.append(Annotated[Custom, Tag("kind:custom")])
-    choices = [*table_of, *sorted(extensions(extension))]
-    discriminator = Discriminator(tag, custom_error_type="kind", custom_error_message=repr(choices))
+    # What users add is not known yet: whoever shows the message looks it up by the extension's name.
+    discriminator = Discriminator(
+        tag,
+        custom_error_type="kind",
+        custom_error_message=", ".join(table_of),
+        custom_error_context={"extension": extension or ""},
+    )
     return Annotated[reduce(or_, members) if len(members) > 1 else members[0], discriminator]
 
 

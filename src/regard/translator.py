@@ -56,9 +56,9 @@ class Sampling:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        if self.temperature <= 0:
+        if not 0 < self.temperature < float("inf"):
             raise UserError(
-                f"a temperature is above 0, not {self.temperature:g}; 0 would be greedy"
+                f"a temperature is a number above 0, not {self.temperature:g}; 0 would be greedy"
             )
         if self.top_k is not None and self.top_k < 1:
             raise UserError(f"top-k is 1 or more, not {self.top_k}")

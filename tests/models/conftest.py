@@ -48,6 +48,14 @@ MODELS: dict[str, dict[str, Any]] = {
         f"recurrent-{form}": recurrent(form=form, cell="lstm", decoder_layers=2)
         for form in DECODERS
     },
+    **{
+        f"recurrent-{form}-{cell}-{score}": recurrent(
+            form=form, cell=cell, attention={"score": score}
+        )
+        for form in DECODERS
+        if form != "parallel"
+        for cell, score in zip(CELLS, ("additive", "bilinear", "location"), strict=True)
+    },
     **{f"bottleneck-{form}": recurrent(form=form, attention="none") for form in DECODERS},
     **{f"recurrent-{score}": recurrent(attention={"score": score}) for score in SCORES},
     **{f"recurrent-{kind}": recurrent(attention={"normaliser": kind}) for kind in NORMALISERS},

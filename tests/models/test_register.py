@@ -118,6 +118,24 @@ def test_a_position_of_ones_own_and_a_missing_option():
         small(table | {"position": "count"})
 
 
+def test_a_wrong_kind_is_told_of_those_that_were_registered():
+    attention = {"score": "shrap", "normaliser": "halvse"}
+    with pytest.raises(UserError, match=r"score\.kind: .*dummy, location\.") as before:
+        small({"attention": attention})
+    assert "Did you mean" not in str(before.value)
+    regard.register(SCORES, "sharp", Sharp)
+    regard.register(SCORES, "dot", SCORES["dot"])  # again: it is not listed twice
+    regard.register(NORMALISERS, "halves", halves)
+    with pytest.raises(UserError) as error:
+        small({"attention": attention})
+    said = str(error.value)
+    assert 'got "shrap"; choose scaled-dot, dot, additive' in said
+    assert 'location, sharp. Did you mean "sharp"?' in said
+    assert 'choose softmax, argmax, sparsemax, none, halves. Did you mean "halves"?' in said
+    with pytest.raises(UserError, match=r"choose recurrent, transformer\."):
+        small({"kind": "telepathy"})
+
+
 def test_register_twice_is_fine_with_the_same_kind_and_refused_with_another():
     regard.register(SCORES, "sharp", Sharp)
     regard.register(SCORES, "sharp", Sharp)

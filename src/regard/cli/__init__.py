@@ -6,7 +6,8 @@ from typing import Annotated
 import typer
 
 import regard
-from regard.cli import models, pictures, experiments  # noqa: F401, I001 (in the order of --help)
+
+from regard.cli import models, pictures, experiments  # noqa: F401  # isort: skip (as --help lists)
 from regard.cli.common import app, err
 from regard.errors import UserError
 

@@ -15,9 +15,7 @@ def diagram(
     run: Run,
     texts: Annotated[
         list[str] | None,
-        typer.Argument(
-            metavar="[TEXT]...", help="Texts to translate and draw.", show_default=False
-        ),
+        typer.Argument(help="Texts to translate and draw.", show_default=False),
     ] = None,
     input_: Annotated[
         str | None,

@@ -20,8 +20,8 @@ from regard.translator import load
 def job(config: Path, folder: Path, device: str, split: str, beams: list[int]) -> None:
     """Train (or go on training) in `folder`, then write evaluation.json."""
     wanted = presets.check(presets.read_file(config), str(config))
+    pairs = corpus.load(wanted.data)[split]  # first: a split that is not there is told at once
     train(wanted, folder, device, resume=True, console=Console(force_terminal=False, width=120))
-    pairs = corpus.load(wanted.data)[split]
     found = {"split": split, **evaluate(load(folder, device), pairs, beams)}
     files.write(folder / f"evaluation-{split}.json", json.dumps(found, ensure_ascii=False))
 

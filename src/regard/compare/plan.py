@@ -45,10 +45,13 @@ def plan(
             config = presets.load(name, [*settings, *values, f"seed={seed}"])
             place = folder / f"{Path(name).stem}-{fingerprint(config)}" / f"seed-{seed}"
             runs.append(Run(system, seed, place, config))
-    labels = [run.system.label for run in runs if run.seed == 1]
-    if len(set(labels)) < len(labels):
+    if any(len({key(run) for run in runs}) < len(runs) for key in (named, lambda run: run.folder)):
         raise UserError("two systems are the same: name each preset and each value once")
     return runs
+
+
+def named(run: Run) -> tuple[str, int]:
+    return run.system.label, run.seed
 
 
 def axis(text: str) -> list[str]:

@@ -160,7 +160,7 @@ def comma_separated(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 
 def latex(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     """A booktabs table."""
-    escape = str.maketrans({"%": r"\%", "_": r"\_", "&": r"\&", "#": r"\#", "±": r"$\pm$"})
+    escape = str.maketrans({sign: f"\\{sign}" for sign in "%_&#${}"} | {"±": r"$\pm$"})
     body = [" & ".join(cell.translate(escape) for cell in row) + r" \\" for row in [heads, *rows]]
     columns = "l" + "r" * (len(heads) - 1)
     top = [rf"\begin{{tabular}}{{{columns}}}", r"\toprule", body[0], r"\midrule"]

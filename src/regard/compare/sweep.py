@@ -11,7 +11,7 @@ from pathlib import Path
 from regard import files
 from regard.compare.plan import Run
 from regard.errors import UserError
-from regard.training.run import differences
+from regard.training.run import changes
 from regard.translator import read_config
 
 
@@ -21,15 +21,14 @@ def finished(run: Run, split: str, beams: Sequence[int]) -> bool:
     if not path.is_file() or not (run.folder / "card.json").is_file():
         return False
     have = {result["beam"] for result in json.loads(path.read_text("utf-8"))["results"]}
-    return read_config(run.folder) == run.config and set(beams) <= have
+    return not changes(read_config(run.folder), run.config) and set(beams) <= have
 
 
 def check(runs: Sequence[Run]) -> None:
     """A folder with a run of other settings is refused before anything is trained."""
     for run in runs:
         if (run.folder / "config.toml").is_file():
-            saved = read_config(run.folder)
-            changed = differences(saved.model_dump(), run.config.model_dump())
+            changed = changes(read_config(run.folder), run.config)
             if changed:
                 raise UserError(
                     f"{run.folder} holds a run with other settings ({', '.join(changed)}): "

@@ -1,5 +1,6 @@
 """An evaluation for a person to read, and the outputs behind it."""
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -61,5 +62,5 @@ def write_outputs(path: Path, pairs: list[tuple[str, str]], found: dict[str, Any
     header = ["source", "reference", *(f"beam {result['beam']}" for result in found["results"])]
     columns = [result["outputs"] for result in found["results"]]
     lines = [header, *([*pair, *outputs] for pair, *outputs in zip(pairs, *columns, strict=True))]
-    plain = [[cell.replace("\t", " ").replace("\n", " ") for cell in line] for line in lines]
+    plain = [[re.sub(r"[\t\r\n]", " ", cell) for cell in line] for line in lines]
     files.write(path, "".join("\t".join(line) + "\n" for line in plain))

@@ -9,7 +9,7 @@ from typing import Any, get_args, get_origin
 from pydantic import Tag, ValidationError
 from pydantic_core import ErrorDetails
 
-from regard.config import Config, Table
+from regard.config import Config, Table, extensions
 from regard.errors import UserError, listing, nearest
 
 
@@ -110,7 +110,8 @@ def explain(error: ErrorDetails) -> str:
             return f"{path}: unknown key.{nearest(place[-1], known)} Known here: {listing(known)}"
         case "kind":
             kind = given.get("kind") if isinstance(given, dict) else given
-            choices = [choice.strip(" '") for choice in error["msg"].strip("[]").split(",")]
+            added = sorted(extensions(ctx["extension"]))
+            choices = list(dict.fromkeys([*error["msg"].split(", "), *added]))
             return f'{path}.kind: got "{kind}"; choose {listing(choices)}.{nearest(str(kind), choices)}'
         case "literal_error":
             choices = [c.strip(" '") for c in ctx["expected"].replace(" or ", ", ").split(",")]

@@ -28,11 +28,15 @@ def sample(
     def choose(
         chances: Float[Tensor, "rows vocab"], rows: Int[Tensor, " rows"], place: int
     ) -> Int[Tensor, " rows"]:
-        ordered, tokens = (chances / temperature).softmax(-1).sort(-1, descending=True)
-        kept = nucleus(ordered, top_k, top_p).cumsum(-1)
+        # Below the likeliest, in double precision: no temperature makes all of them vanish.
+        below = (chances - chances.amax(-1, keepdim=True)).double() / temperature
+        ordered, tokens = below.softmax(-1).sort(-1, descending=True)
+        kept = nucleus(ordered, top_k, top_p)
+        share = kept.cumsum(-1)
         # The token whose share of the kept mass the die falls into.
-        drawn = torch.searchsorted(kept, luck[rows, place, None] * kept[:, -1:], right=True)
-        return tokens.gather(1, drawn.clamp(max=kept.shape[1] - 1))[:, 0]
+        drawn = torch.searchsorted(share, luck[rows, place, None] * share[:, -1:], right=True)
+        last = (kept > 0).sum(-1, keepdim=True) - 1  # rounding must not lead past it
+        return tokens.gather(1, torch.minimum(drawn, last))[:, 0]
 
     return follow(model, memory, limits, choose)
 

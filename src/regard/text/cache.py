@@ -9,7 +9,6 @@ import numpy as np
 
 from regard.text import datasets
 from regard.text.batch import Encoded, Ragged
-from regard.text.corpus import checksum
 from regard.text.tokenizer import TokenizerPair
 
 PARTS = ("source.values", "source.ends", "target.values", "target.ends")
@@ -18,16 +17,18 @@ PARTS = ("source.values", "source.ends", "target.values", "target.ends")
 def encoded(pairs: list[tuple[str, str]], tokenizers: TokenizerPair) -> Encoded:
     """`Encoded.of`, memory-mapped from the cache if these pairs were tokenised before."""
     folder = datasets.cache() / "tokenised" / key(pairs, tokenizers)
-    if not folder.is_dir():
+    try:
+        parts = [np.load(folder / f"{name}.npy", mmap_mode="r") for name in PARTS]
+    except (OSError, ValueError, EOFError):  # not there, not to be read, or damaged
         made = Encoded.of(pairs, tokenizers)
         keep(folder, made)
         return made
-    parts = [np.load(folder / f"{name}.npy", mmap_mode="r") for name in PARTS]
     return Encoded(Ragged(*parts[:2]), Ragged(*parts[2:]))
 
 
 def key(pairs: list[tuple[str, str]], tokenizers: TokenizerPair) -> str:
-    content = f"{checksum(pairs)} {json.dumps(tokenizers.to_json(), sort_keys=True)}"
+    # As JSON, where a tab inside a text is not mistaken for the border between the two sides.
+    content = json.dumps([pairs, tokenizers.to_json()], sort_keys=True)
     return hashlib.sha256(content.encode()).hexdigest()[:32]
 
 

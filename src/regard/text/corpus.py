@@ -17,6 +17,8 @@ class Corpus:
 
     splits: dict[str, list[tuple[str, str]]]
     symbols: tuple[str, ...] = ()
+    made: bool = False
+    """Made on the spot, and as soon made again: not worth keeping in a cache."""
     told: tuple[str, ...] = ()
     """What a person should know about how it was read."""
 
@@ -49,7 +51,7 @@ def load(data: config.MadeTask | config.Named | config.Files) -> Corpus:
     task = TASKS[data.name]
     sizes = {split: getattr(data, split) for split in SPLITS}
     lengths = {"min_length": data.min_length, "max_length": data.max_length}
-    return Corpus(make(task, sizes=sizes, seed=data.seed, **lengths), task.symbols)
+    return Corpus(make(task, sizes=sizes, seed=data.seed, **lengths), task.symbols, made=True)
 
 
 def from_files(data: config.Files) -> Corpus:

@@ -2,6 +2,7 @@
 
 import json
 import platform
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -45,7 +46,7 @@ def train(
     sizes = (tokenizers.source.size, tokenizers.target.size)
     model = build(config.model, *sizes, tokenizers.joint).to(device)
     table = config.training
-    train, val = (fitting(data[split], tokenizers, split, console) for split in ("train", "val"))
+    train, val = (fitting(data, split, tokenizers, console) for split in ("train", "val"))
     console.print(
         f"{len(train):,} pairs, vocabulary {sizes[0]:,} and {sizes[1]:,}, "
         f"{model.parameter_count:,} parameters, {device}",
@@ -55,11 +56,13 @@ def train(
     with Display(console) as display:
         loop = Loop(table, model, batches, val, folder, display)
         if resume and (folder / checkpoint.FILE).is_file():
+            same_data(folder, data)
             loop.restore()
             display.say(f"resuming at step {loop.progress.step}")
         else:
             (folder / "metrics.jsonl").unlink(missing_ok=True)
-            loop.log(event="start", seed=config.seed, parameters=model.parameter_count)
+            facts = {"parameters": model.parameter_count, "data": data.checksums()}
+            loop.log(event="start", seed=config.seed, **facts)
         progress = loop.run()
     figures = {
         "parameters": model.parameter_count,
@@ -85,9 +88,8 @@ def train(
 def check(config: Config, folder: Path, resume: bool) -> None:
     """Whether a run can begin in this folder, or go on in it."""
     if resume and (folder / "config.toml").is_file():
-        saved = read_config(folder)
-        if saved != config:
-            changed = differences(saved.model_dump(), config.model_dump())
+        changed = changes(read_config(folder), config)
+        if changed:
             raise UserError(
                 f"{folder} was trained with other settings ({', '.join(changed)}): a resumed run "
                 "keeps its settings; choose another --run for new ones"
@@ -99,6 +101,12 @@ def check(config: Config, folder: Path, resume: bool) -> None:
         raise UserError(f"{folder} is there already: {way}choose another --run")
 
 
+def changes(saved: Config, wanted: Config) -> list[str]:
+    """What differs between two experiments, the words about them aside."""
+    old, new = (config.model_dump(exclude={"description"}) for config in (saved, wanted))
+    return differences(old, new)
+
+
 def differences(old: Any, new: Any, path: str = "") -> list[str]:
     """Dotted names of what differs, with both values."""
     if isinstance(old, dict) and isinstance(new, dict):
@@ -106,6 +114,21 @@ def differences(old: Any, new: Any, path: str = "") -> list[str]:
         inner = (differences(old.get(k), new.get(k), f"{path}.{k}".lstrip(".")) for k in keys)
         return [line for lines in inner for line in lines]
     return [] if old == new else [f"{path}: {old} there, {new} here"]
+
+
+def same_data(folder: Path, data: Corpus) -> None:
+    """A run goes on with the text it began with, or not at all."""
+    metrics = folder / "metrics.jsonl"
+    first = metrics.read_text("utf-8").partition("\n")[0] if metrics.is_file() else ""
+    began = json.loads(first).get("data", {}) if first else {}
+    changed = [
+        split for split, found in data.checksums().items() if began.get(split, found) != found
+    ]
+    if changed:
+        raise UserError(
+            f"the data is not what {folder} began with ({', '.join(changed)} changed): "
+            "train anew in another --run"
+        )
 
 
 def tokenizers_of(config: Config, data: Corpus, folder: Path) -> TokenizerPair:
@@ -116,11 +139,10 @@ def tokenizers_of(config: Config, data: Corpus, folder: Path) -> TokenizerPair:
     return TokenizerPair.load(path)
 
 
-def fitting(
-    pairs: list[tuple[str, str]], tokenizers: TokenizerPair, split: str, console: Console
-) -> Encoded:
-    """The pairs as ids, without those that are longer than the tokenizer's limit."""
-    encoded = cache.encoded(pairs, tokenizers)
+def fitting(data: Corpus, split: str, tokenizers: TokenizerPair, console: Console) -> Encoded:
+    """A split as ids, without the pairs that are longer than the tokenizer's limit."""
+    encode = Encoded.of if data.made else cache.encoded
+    encoded = encode(data[split], tokenizers)
     limit = tokenizers.max_tokens
     lengths = enumerate(encoded.lengths())
     keep = [row for row, (target, source) in lengths if source <= limit + 1 and target <= limit]
@@ -135,11 +157,21 @@ def fitting(
 
 def draw_examples(translator: Translator, data: Corpus, folder: Path) -> None:
     """Attention pictures of the first validation sentences, where the model has cross-attention."""
-    texts = [source for source, _ in data["val"][:EXAMPLES]]
+    readable = (source for source, _ in data["val"] if can_read(translator, source))
+    texts = list(islice(readable, EXAMPLES))
     for number, output in enumerate(translator.translate(texts), start=1):
         if "cross" in output.attention:
             path = folder / f"{number}.png"
             draw(path, output.attention["cross"], output.source, output.target)
+
+
+def can_read(translator: Translator, text: str) -> bool:
+    """Not too long, and no character that training never showed."""
+    try:
+        translator.checked(text, 1)
+    except UserError:
+        return False
+    return True
 
 
 def write_card(folder: Path, card: dict[str, Any]) -> None:

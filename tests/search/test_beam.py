@@ -1,0 +1,279 @@
+"""Beam search against greedy search, against every output there is, and against itself."""
+
+from dataclasses import dataclass
+from itertools import chain
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from regard.config import Config
+from regard.models import Model, build
+from regard.models.interface import Memory, Record
+from regard.search import Hypothesis, beam, greedy
+from regard.search.beam import Finished
+from regard.text.tokenizer import BEGIN, END, PAD, UNKNOWN
+
+LENGTHS, LIMITS = (7, 2, 5, 1, 3), (9, 17, 1, 13, 5)
+POWERS = (0.0, 0.6, 1.0)
+SMALL = {"kind": "recurrent", "embedding": 7, "hidden": 13}
+TABLES = {
+    "gru": SMALL,
+    "bottleneck": SMALL | {"cell": "lstm", "attention": "none"},
+    "input-feeding": SMALL | {"cell": "lstm", "decoder": {"kind": "input-feeding", "layers": 2}},
+    "tutorial": SMALL | {"decoder": "tutorial", "attention": {"score": "additive"}},
+    "transformer": {"kind": "transformer", "width": 12, "attention": {"heads": 3}},
+    "rotary": {"kind": "transformer", "width": 8, "position": "rotary"},
+}
+
+
+@pytest.fixture(autouse=True)
+def _no_gradients():
+    with torch.inference_mode():
+        yield
+
+
+def make(name: str, vocab: int, end: float) -> Model:
+    """Livelier than a fresh model, which says one word for ever; `end` makes outputs end soon."""
+    torch.manual_seed(1)
+    table = Config.model_validate({"model": TABLES[name]}).model
+    model = build(table, vocab, vocab, joint=False).double().eval()
+    for parameter in model.parameters():
+        parameter *= 2
+    plain = model.project
+    leaning = torch.zeros(vocab, dtype=torch.float64).index_fill(0, torch.tensor([END]), end)
+    model.project = lambda features: plain(features) + leaning
+    return model
+
+
+@pytest.fixture(params=TABLES)
+def name(request) -> str:
+    return request.param
+
+
+def source(vocab: int = 11, lengths: tuple[int, ...] = LENGTHS) -> tuple[Tensor, Tensor]:
+    mask = torch.arange(max(lengths)) < torch.tensor(lengths)[:, None]
+    ids = torch.randint(3, vocab, mask.shape, generator=torch.Generator().manual_seed(2))
+    return ids * mask, mask
+
+
+def search(model, given, limits=LIMITS, **choices) -> list[list[Hypothesis]]:
+    return beam(model, model.encode(*given), torch.tensor(limits), **choices)
+
+
+def same(found: list[list[Hypothesis]], wanted: list[list[Hypothesis]]) -> None:
+    assert [[h.ids for h in row] for row in found] == [[h.ids for h in row] for row in wanted]
+    for one, other in zip(chain(*found), chain(*wanted), strict=True):
+        assert one.score == pytest.approx(other.score, abs=1e-4)
+        assert one.normalised == pytest.approx(other.normalised, abs=1e-4)
+
+
+def forced(model, given, row: int, ids: list[int]) -> float:
+    """The log-probability of an output, read at once."""
+    inputs = [tensor[row : row + 1, : LENGTHS[row]] for tensor in given]
+    logits = model(*inputs, torch.tensor([[BEGIN, *ids[:-1]]]))[0]
+    return float(logits.log_softmax(-1)[torch.arange(len(ids)), ids].sum())
+
+
+# --- a beam of one --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("end", [-3.0, 0.0, 2.0])
+def test_a_beam_of_one_is_greedy(name, end):
+    model, given = make(name, 11, end), source()
+    wanted = greedy(model, model.encode(*given), torch.tensor(LIMITS))
+    for power in POWERS:
+        found = search(model, given, width=1, length_power=power)
+        assert [row[0].ids for row in found] == [h.ids for h in wanted]
+        assert [row[0].score for row in found] == pytest.approx([h.score for h in wanted], abs=1e-4)
+
+
+# --- a beam of all --------------------------------------------------------------------------------
+
+VOCAB, MOST = 7, 4
+WORDS = [i for i in range(VOCAB) if i not in (PAD, BEGIN, END)]
+EVERY = (len(WORDS) + 1) * len(WORDS) ** (MOST - 1)
+
+
+def outputs(model, tokens: Tensor, state: Any, limit: int) -> list[tuple[list[int], float]]:
+    """(ids, score) of every output that ends within `limit` tokens, for a batch of one."""
+    logits, state = model.step(tokens, state)
+    chances = logits[0].log_softmax(-1).tolist()
+    found = [([END], chances[END])]
+    for word in WORDS if limit > 1 else []:
+        rest = outputs(model, torch.tensor([word]), state.copy(), limit - 1)
+        found += [([word, *ids], chances[word] + score) for ids, score in rest]
+    return found
+
+
+def test_a_beam_of_full_width_is_brute_force(name):
+    model, limits = make(name, VOCAB, 0.5), (MOST, 2, 3)
+    given = source(VOCAB, (3, 5, 2))
+    choices = {"width": EVERY, "nbest": EVERY}
+    found = {power: search(model, given, limits, length_power=power, **choices) for power in POWERS}
+    for row, limit in enumerate(limits):
+        memory = model.encode(*given).select(torch.tensor([row]))
+        every = outputs(model, torch.tensor([BEGIN]), model.begin(memory), limit)
+        for power in POWERS:
+            best = found[power][row]
+            rank = {tuple(ids): score / len(ids) ** power for ids, score in every}
+            assert len(best) == len(rank) == sum(len(WORDS) ** n for n in range(limit))
+            order = [h.normalised for h in best]
+            assert order == pytest.approx(sorted(rank.values(), reverse=True), abs=1e-4)
+            assert order == pytest.approx([rank[tuple(h.ids)] for h in best], abs=1e-4)
+            assert best[0].ids == list(max(rank, key=rank.__getitem__))
+
+
+@pytest.mark.parametrize("power", POWERS)
+def test_a_wide_beam_finds_the_first_few_of_brute_force_and_may_stop_early(name, power):
+    model, given = make(name, VOCAB, 0.5), source(VOCAB, (3, 5, 2))
+    choices = {"width": EVERY, "length_power": power}
+    every = search(model, given, [MOST] * 3, nbest=EVERY, **choices)
+    same(search(model, given, [MOST] * 3, nbest=5, **choices), [row[:5] for row in every])
+
+
+# --- beams in between -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("power", [0.0, 1.0])
+def test_asking_for_more_never_changes_the_best(name, power):
+    model, given = make(name, 11, 1.0), source()
+    most = search(model, given, width=5, nbest=5, length_power=power)
+    for nbest in (1, 2, 4):
+        found = search(model, given, width=5, nbest=nbest, length_power=power)
+        same(found, [row[:nbest] for row in most])
+
+
+@pytest.mark.parametrize(("power", "nbest"), [(0.0, 1), (0.6, 3), (1.0, 1), (1.0, 3)])
+def test_stopping_early_loses_nothing(name, power, nbest, monkeypatch):
+    model, given = make(name, 11, 1.0), source()
+    choices = {"width": 3, "nbest": nbest, "length_power": power}
+    early = search(model, given, **choices)
+    monkeypatch.setattr(Finished, "settled", lambda self, best_live: best_live == float("-inf"))
+    same(early, search(model, given, **choices))
+
+
+def test_stopping_early_saves_steps(monkeypatch):
+    model, given = make("gru", 11, 4.0), source()
+    steps, plain = [], model.step
+    model.step = lambda tokens, state: (steps.append(len(tokens)), plain(tokens, state))[1]
+    search(model, given, width=3, length_power=0.0)
+    early = sum(steps)
+    steps.clear()
+    monkeypatch.setattr(Finished, "settled", lambda self, best_live: best_live == float("-inf"))
+    search(model, given, width=3, length_power=0.0)
+    assert early < sum(steps) / 2
+
+
+def test_rows_do_not_know_of_each_other_or_of_padding(name):
+    model, given = make(name, 11, 1.0), source()
+    choices = {"width": 4, "nbest": 3}
+    together = search(model, given, **choices)
+    order = [3, 0, 4, 2, 1]
+    turned = search(model, [t[order] for t in given], [LIMITS[r] for r in order], **choices)
+    same(turned, [together[row] for row in order])
+    ids, mask = given
+    wider = torch.nn.functional.pad(torch.where(mask, ids, 9), (0, 3), value=5)
+    same(search(model, (wider, torch.nn.functional.pad(mask, (0, 3))), **choices), together)
+    for row, (length, limit) in enumerate(zip(LENGTHS, LIMITS, strict=True)):
+        alone = [tensor[row : row + 1, :length] for tensor in given]
+        same(search(model, alone, [limit], **choices), [together[row]])
+
+
+@pytest.mark.parametrize("end", [-50.0, 1.0])
+def test_the_score_is_the_log_probability_of_the_output(name, end):
+    model, given = make(name, 11, end), source()
+    for row, best in enumerate(search(model, given, width=4, nbest=4, length_power=0.6)):
+        for found in best:
+            assert found.score == pytest.approx(forced(model, given, row, found.ids), abs=1e-4)
+            assert found.normalised == pytest.approx(found.score / len(found.ids) ** 0.6)
+
+
+def test_each_row_keeps_its_limit_and_the_end_stands_last(name):
+    model, given = make(name, 11, 0.0), source()
+    for best, limit in zip(search(model, given, width=4, nbest=4), LIMITS, strict=True):
+        assert best
+        assert len({tuple(h.ids) for h in best}) == len(best)
+        for found in best:
+            assert 1 <= len(found.ids) <= limit
+            assert not {PAD, BEGIN, END} & set(found.ids[:-1])
+
+
+def test_what_never_ends_is_cut_at_its_own_limit(name):
+    model = make(name, 11, -1000.0)
+    found = search(model, source(), width=3, nbest=3)
+    assert [[len(h.ids) for h in row] for row in found] == [[limit] * 3 for limit in LIMITS]
+    for row in found:
+        assert [h.normalised for h in row] == sorted((h.normalised for h in row), reverse=True)
+
+
+def test_a_beam_wider_than_the_vocabulary(name):
+    model = make(name, VOCAB, 1000.0)
+    assert [row[0].ids for row in search(model, source(VOCAB), width=50)] == [[END]] * len(LIMITS)
+    best = search(model, source(VOCAB, (3,)), [1], width=50, nbest=50)[0]
+    assert [h.ids for h in best] == [[END]]  # what is cut short counts only where nothing ended
+
+
+# --- a model whose every probability is known -----------------------------------------------------
+
+
+@dataclass
+class Said(Record):
+    ids: Tensor
+
+
+class Scripted(Model):
+    """After each beginning, the probabilities of what may come next; else the end."""
+
+    def __init__(self, script: dict[tuple[int, ...], dict[int, float]]) -> None:
+        super().__init__()
+        self.script = script
+
+    def encode(self, source, mask):
+        return Memory(source[..., None].float(), mask)
+
+    def begin(self, memory):
+        return Said(torch.zeros(len(memory.mask), 0, dtype=torch.int64))
+
+    def step(self, tokens, state):
+        ids = torch.cat([state.ids, tokens[:, None]], dim=1)
+        chances = torch.full((len(ids), 8), -60.0)
+        for row, said in zip(chances, ids[:, 1:].tolist(), strict=True):
+            for token, chance in self.script.get(tuple(said), {END: 1.0}).items():
+                row[token] = torch.tensor(chance).log()
+        return chances, Said(ids)
+
+    features = project = explain = None
+
+
+A, B, C = 4, 5, 6
+SCRIPT = {
+    (): {END: 0.4, A: 0.5, B: 0.1},
+    (A,): {END: 0.7, B: 0.3},
+    (A, B): {C: 1.0},
+    (A, B, C): {C: 1.0},
+    (A, B, C, C): {C: 1.0},
+}
+RANKED = {  # by hand: log .4 / 1, log .35 / 2^p, log .15 / 6^p, log .1 / 2^p
+    0.0: [[END], [A, END], [A, B, C, C, C, END], [B, END]],
+    0.6: [[A, B, C, C, C, END], [A, END], [END], [B, END]],
+    1.0: [[A, B, C, C, C, END], [A, END], [END], [B, END]],
+}
+
+
+@pytest.mark.parametrize("power", POWERS)
+@pytest.mark.parametrize("nbest", [1, 2, 4])
+def test_finished_outputs_of_different_lengths_compete(power, nbest):
+    given = torch.tensor([[3]]), torch.tensor([[True]])
+    found = search(Scripted(SCRIPT), given, [9], width=4, nbest=nbest, length_power=power)[0]
+    assert [h.ids for h in found] == RANKED[power][:nbest]
+
+
+def test_a_better_output_may_end_later_than_a_good_one():
+    script = {(): {END: 0.4, A: 0.6}, (A,): {UNKNOWN: 1.0}}
+    given = torch.tensor([[3]]), torch.tensor([[True]])
+    [found] = search(Scripted(script), given, [5], width=2, length_power=0.0)
+    assert found[0].ids == [A, UNKNOWN, END]
+    [cut] = search(Scripted(script), given, [2], width=2, length_power=0.0)
+    assert cut[0].ids == [END]  # the better one would not be whole

@@ -1,0 +1,30 @@
+"""A resumed run goes on with the text it began with."""
+
+import pytest
+from rich.console import Console
+
+from regard import presets
+from regard.errors import UserError
+from regard.training import train
+
+
+def test_changed_text_is_noticed(tmp_path):
+    sides = {side: tmp_path / f"train.{side}" for side in ("a", "b")}
+    for side in sides.values():
+        side.write_text("one two\ntwo one\n" * 8)
+    table = {
+        "data": {
+            "kind": "files",
+            "train": list(map(str, sides.values())),
+            "val": list(map(str, sides.values())),
+        },
+        "model": {"embedding": 3, "hidden": 5, "attention": {"kq_width": 7}},
+        "training": {"epochs": 2, "evaluate_every": 1, "batch_sentences": 8},
+    }
+    config, run = presets.check(table, "test"), tmp_path / "run"
+    quiet = Console(quiet=True)
+    train(config, run, "cpu", resume=False, console=quiet)
+    train(config, run, "cpu", resume=True, console=quiet)
+    sides["a"].write_text("one two\ntwo two\n" * 8)
+    with pytest.raises(UserError, match=r"not what .* began with \(train, val changed\)"):
+        train(config, run, "cpu", resume=True, console=quiet)

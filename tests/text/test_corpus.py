@@ -1,0 +1,115 @@
+"""Pairs in named splits, from tasks and from a user's own files."""
+
+import gzip
+import hashlib
+import json
+from pathlib import Path
+
+import pytest
+
+from regard import config, presets
+from regard.errors import UserError
+from regard.text import corpus
+from regard.text.corpus import Corpus
+
+
+def files(**choices) -> config.Files:
+    made = presets.check({"data": {"kind": "files"} | choices}, "test").data
+    assert isinstance(made, config.Files)
+    return made
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    Path("a.de").write_text("ein Hund\nzwei Katzen\n", "utf-8")
+    Path("a.en").write_text("a dog\ntwo cats\n", "utf-8")
+    Path("b.tsv").write_text("drei\tthree\nvier\tfour\textra\n", "utf-8")
+    lines = [{"de": "fünf", "en": "five"}, {"de": "sechs", "en": "six\tor so"}]
+    text = "".join(json.dumps(line) + "\n" for line in lines)
+    with gzip.open("c.jsonl.gz", "wt", encoding="utf-8") as file:
+        file.write(text)
+    return tmp_path
+
+
+def test_every_split_may_be_of_another_form(here):
+    data = corpus.load(
+        files(train=["a.de", "a.en"], val="b.tsv", test="c.jsonl.gz", keys=["de", "en"])
+    )
+    assert data["train"] == [("ein Hund", "a dog"), ("zwei Katzen", "two cats")]
+    assert data["val"] == [("drei", "three"), ("vier", "four")]
+    assert data["test"] == [("fünf", "five"), ("sechs", "six\tor so")]
+    assert data.symbols == ()
+    assert data.told == ()
+
+
+def test_a_split_that_was_not_given_is_named(here):
+    data = corpus.load(files(train=["a.de", "a.en"], val="b.tsv"))
+    with pytest.raises(UserError, match=r'no split "test".*It has train, val'):
+        _ = data["test"]
+    with pytest.raises(UserError, match=r'no split "vla". Did you mean "val"'):
+        _ = data["vla"]
+
+
+def test_what_was_left_out_is_told(here):
+    Path("bad.tsv").write_bytes(b"eins\tone\n\nzwei\nna\xefve\tnaive\ndrei\tthree\n")
+    with pytest.raises(UserError, match=r"bad\.tsv, line 2 is empty"):
+        corpus.load(files(train="bad.tsv", val="b.tsv"))
+    data = corpus.load(files(train="bad.tsv", val="b.tsv", bad="skip"))
+    assert data["train"] == [("eins", "one"), ("drei", "three")]
+    assert len(data.told) == 1
+    assert data.told[0].startswith("train: kept 2 pairs, skipped 3 (")
+
+
+def test_a_long_line_counts_as_bad(here):
+    with pytest.raises(UserError, match="more than 4"):
+        corpus.load(files(train="b.tsv", val="b.tsv", max_characters=4))
+
+
+WRONG = {
+    "no file": ({"train": "none.tsv", "val": "b.tsv"}, r"none\.tsv cannot be read: No such file"),
+    "one side": ({"train": "a.de", "val": "b.tsv"}, r"ends in \.tsv.*got a\.de alone"),
+    "wrong keys": ({"train": "b.tsv", "val": "c.jsonl.gz"}, 'no key "source": it has de, en'),
+    "no gzip": ({"train": "b.tsv", "val": "fake.tsv.gz"}, "damaged or not gzip"),
+    "a folder": ({"train": "folder.tsv", "val": "b.tsv"}, "cannot be read: Is a directory"),
+    "empty": ({"train": "empty.tsv", "val": "b.tsv"}, "at least one pair in empty"),
+    "uneven": ({"train": ["a.de", "one.en"], "val": "b.tsv"}, r"got 2 in a\.de and 1 in one\.en"),
+}
+
+
+@pytest.mark.parametrize("mistake", WRONG)
+def test_mistake(here, mistake):
+    Path("fake.tsv.gz").write_text("eins\tone\n")
+    Path("folder.tsv").mkdir()
+    Path("empty.tsv").write_text("")
+    Path("one.en").write_text("a dog\n")
+    choices, message = WRONG[mistake]
+    with pytest.raises(UserError, match=message):
+        corpus.load(files(**choices))
+
+
+def test_three_files_for_a_split_are_refused():
+    with pytest.raises(UserError, match=r"data\.train"):
+        files(train=["a", "b", "c"], val="b.tsv")
+    with pytest.raises(UserError, match=r"data\.val: .*(required|missing)"):
+        files(train="b.tsv")
+
+
+def test_a_task_is_the_same_for_everyone():
+    table = config.MadeTask(train=31, val=7, test=5)
+    data = corpus.load(table)
+    assert {split: len(data[split]) for split in corpus.SPLITS} == {
+        "train": 31,
+        "val": 7,
+        "test": 5,
+    }
+    assert data.symbols == ("<U>", "<L>")
+    assert data.checksums() == corpus.load(table).checksums()
+
+
+def test_a_checksum_is_that_of_the_lines():
+    data = Corpus({"train": [("ä", "b"), ("c", "d")], "val": [("x", "y")]})
+    assert data.checksums() == {
+        "train": hashlib.sha256("ä\tb\nc\td\n".encode()).hexdigest(),
+        "val": hashlib.sha256(b"x\ty\n").hexdigest(),
+    }
