@@ -21,6 +21,7 @@ SMALL = [
     "model.embedding=16",
     "model.attention.kq_width=16",
     "training.epochs=1",
+    "training.batch_sentences=128",
 ]
 
 

@@ -89,7 +89,11 @@ MISTAKES: dict[str, tuple[list[str], str]] = {
     "negative head": (["diagram", "RUN", "<U> a", "--out", "HERE/a.png", "--head", "-1"], "head"),
     "no such mechanism": (
         ["diagram", "RUN", "<U> a", "--out", "HERE/a.png", "--mechanism", "self"],
-        'no "self" attention: it has cross',
+        "'self' is not one of 'cross'",
+    ),
+    "no attention of that kind": (
+        ["diagram", "RUN", "<U> a", "--out", "HERE/a.png", "--mechanism", "encoder"],
+        'no "encoder" attention: it has cross',
     ),
     "empty text to draw": (["diagram", "RUN", "", "--out", "HERE/a.png"], "empty"),
     "unknown split": (

@@ -77,7 +77,7 @@ def diagram(
         )
     ]
     looks: dict[str, Any] = {"layer": layer, "head": head, "theme": theme}
-    if len(items) == 1 and (to is None or to.suffix):
+    if len(items) == 1 and not split and not input_:
         place = to or Path("attention.png")
         draw(place, items[0].weights, items[0].source, items[0].target, **looks)
         typer.echo(items[0].output)
