@@ -209,7 +209,10 @@ def test_evaluate_writes_the_outputs(regard, mine: Path, tmp_path):
     assert [result["beam"] for result in report["results"]] == [1, 2]
     with file.open(newline="", encoding="utf-8") as lines:
         header, *rows = csv.reader(lines, delimiter="\t", quoting=csv.QUOTE_NONE)
-    assert header == ["source", "reference", "beam 1", "beam 2"]
+    assert header == ["source", "reference", "beam 1", "BLEU", "beam 2", "BLEU"]
+    best = [row[3] for row in rows if row[2] == row[1]]
+    assert all(float(score) == pytest.approx(100) for score in best)
+    assert all(0 <= float(row[5]) <= 100.1 for row in rows)
     assert [tuple(row[:2]) for row in rows] == sentences(7, 2)
     exact = sum(row[2] == row[1] for row in rows) / len(rows)
     assert report["results"][0]["exact_match"] == pytest.approx(exact)

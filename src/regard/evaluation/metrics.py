@@ -22,3 +22,12 @@ def exact_match(outputs: Sequence[str], references: Sequence[str]) -> float:
     """The share of outputs that are the reference, to the letter."""
     same = [output == reference for output, reference in zip(outputs, references, strict=True)]
     return sum(same) / len(same)
+
+
+def sentence_bleu(outputs: Sequence[str], references: Sequence[str]) -> list[str]:
+    """BLEU of each sentence by itself, to find the good and the bad ones."""
+    metric = BLEU(effective_order=True)
+    pairs = zip(outputs, references, strict=True)
+    return [
+        f"{metric.sentence_score(output, [reference]).score:.1f}" for output, reference in pairs
+    ]

@@ -8,6 +8,7 @@ from rich.console import Console
 from rich.table import Table
 
 from regard import files
+from regard.evaluation.metrics import sentence_bleu
 
 
 def show(found: dict[str, Any], console: Console) -> None:
@@ -58,9 +59,12 @@ def length_row(part: dict[str, Any]) -> list[str]:
 
 
 def write_outputs(path: Path, pairs: list[tuple[str, str]], found: dict[str, Any]) -> None:
-    """Source, reference and the output of each beam width: one line a sentence, TSV."""
-    header = ["source", "reference", *(f"beam {result['beam']}" for result in found["results"])]
-    columns = [result["outputs"] for result in found["results"]]
-    lines = [header, *([*pair, *outputs] for pair, *outputs in zip(pairs, *columns, strict=True))]
+    """A sentence a line (TSV): source, reference, and for each beam width the output and its BLEU."""
+    header, columns = ["source", "reference"], []
+    references = [reference for _, reference in pairs]
+    for result in found["results"]:
+        header += [f"beam {result['beam']}", "BLEU"]
+        columns += [result["outputs"], sentence_bleu(result["outputs"], references)]
+    lines = [header, *([*pair, *cells] for pair, *cells in zip(pairs, *columns, strict=True))]
     plain = [[re.sub(r"[\t\r\n]", " ", cell) for cell in line] for line in lines]
     files.write(path, "".join("\t".join(line) + "\n" for line in plain))
