@@ -11,6 +11,7 @@ The tree is the path of a sentence. Read it in this order:
     diagrams          weights and tokens in, picture out
     evaluation        metrics on what the translator says
     training          objective, schedule, loop, checkpoint
+    compare           experiments: presets x variations x seeds -> tables and curves
     cli               the commands
 """
 

@@ -134,5 +134,5 @@ def test_a_projected_score_wants_one_width():
 
 
 def test_a_score_without_a_forward_says_so():
-    with pytest.raises(NotImplementedError, match="Score defines no forward"):
-        Score(3, 3)(torch.zeros(1, 1, 3), torch.zeros(1, 1, 3))
+    with pytest.raises(TypeError, match=r"abstract.* forward"):
+        Score(3, 3)

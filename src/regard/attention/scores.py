@@ -5,6 +5,7 @@ score wants them (to a common width) or takes queries and keys as they come.
 """
 
 import math
+from abc import ABC, abstractmethod
 
 import torch
 from jaxtyping import Float
@@ -17,7 +18,7 @@ Keys = Float[Tensor, "*batch key key_depth"]
 Scores = Float[Tensor, "*batch query key"]
 
 
-class Score(nn.Module):
+class Score(nn.Module, ABC):
     """score(query, keys) -> one number for each pair. `location` has a largest number of keys."""
 
     projected = True
@@ -29,8 +30,9 @@ class Score(nn.Module):
                 f"queries are {query_width} wide and keys {key_width}: they must agree"
             )
 
+    @abstractmethod
     def forward(self, query: Query, keys: Keys) -> Scores:
-        raise NotImplementedError(f"{type(self).__name__} defines no forward(query, keys)")
+        """One number for each query and key."""
 
 
 def constant(value: float, query: Tensor, keys: Tensor) -> Tensor:
