@@ -82,7 +82,9 @@ def diagram(
         draw(place, items[0].weights, items[0].source, items[0].target, **looks)
         typer.echo(items[0].output)
     else:
-        place = gallery(to or Path("attention"), items, title=f"{run}: {mechanism}", **looks)
+        place = gallery(
+            to or Path("attention"), items, title=f"{run.name}: {mechanism} attention", **looks
+        )
     typer.echo(place)
     if alignments:
         lines = [pharaoh(one.weights, one.source, one.target) + "\n" for one in items]
