@@ -38,10 +38,11 @@ def keep(folder: Path, made: Encoded) -> None:
     arrays = [array for side in sides for array in (side.values, side.ends)]
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(dir=folder.parent) as temporary:
+        # What is moved away cannot be cleaned up, nor need it be.
+        choices = {"dir": folder.parent, "ignore_cleanup_errors": True}
+        with tempfile.TemporaryDirectory(**choices) as temporary:
             for name, array in zip(PARTS, arrays, strict=True):
                 np.save(Path(temporary) / f"{name}.npy", array)
             Path(temporary).rename(folder)  # fails harmlessly if another process was first
-            Path(temporary).mkdir()
     except OSError:
         return
