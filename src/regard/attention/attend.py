@@ -26,9 +26,8 @@ def attend_fused(
     values: Float[Tensor, "*batch key value_depth"],
     mask: Bool[Tensor, "*#batch #query key"] | None = None,
 ) -> Float[Tensor, "*batch query value_depth"]:
-    """The same for scaled-dot and softmax in PyTorch's fused kernel, which shows no weights."""
-    context = scaled_dot_product_attention(query, keys, values, attn_mask=mask)
-    if mask is not None:
-        # Not every kernel agrees on what a query with nothing to attend to gets. Ours: zeros.
-        context = context.masked_fill(~mask.any(-1, keepdim=True), 0.0)
-    return context
+    """The same for scaled-dot and softmax in PyTorch's fused kernel, which shows no weights.
+
+    Since PyTorch 2.5 its kernels, too, give zeros to a query that may attend to nothing.
+    """
+    return scaled_dot_product_attention(query, keys, values, attn_mask=mask)

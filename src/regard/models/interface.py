@@ -73,9 +73,14 @@ class Model(nn.Module, ABC):
     def features(self, memory: Any, target: Target) -> Float[Tensor, "batch target features"]:
         """What predicts the token after each target token, all at once."""
 
+    @property
     @abstractmethod
+    def output_map(self) -> tuple[Float[Tensor, "vocab features"], Float[Tensor, " vocab"] | None]:
+        """(W, b) of logits = W features + b. A loss that has them need not keep every logit."""
+
     def project(self, features: Float[Tensor, "*rows features"]) -> Float[Tensor, "*rows vocab"]:
         """Features to logits."""
+        return nn.functional.linear(features, *self.output_map)
 
     @abstractmethod
     def explain(

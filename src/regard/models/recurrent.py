@@ -117,15 +117,16 @@ class Recurrent(Model):
         self, tokens: Int[Tensor, " batch"], state: DecoderState
     ) -> tuple[Logits, DecoderState]:
         features, _, state = self.decoder(self.embedding(tokens[:, None]), state)
-        return self.project(features[:, 0]), state
+        return self.project(self.dropout(features[:, 0])), state
 
     def features(
         self, memory: RecurrentMemory, target: Target
     ) -> Float[Tensor, "batch target features"]:
-        return self.decoder(self.embedding(target), self.begin(memory))[0]
+        return self.dropout(self.decoder(self.embedding(target), self.begin(memory))[0])
 
-    def project(self, features: Float[Tensor, "*rows features"]) -> Float[Tensor, "*rows vocab"]:
-        return self.output(self.dropout(features))
+    @property
+    def output_map(self) -> tuple[Float[Tensor, "vocab features"], Float[Tensor, " vocab"]]:
+        return self.output.weight, self.output.bias
 
     def explain(
         self, source: Source, mask: SourceMask, target: Target

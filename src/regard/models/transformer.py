@@ -188,8 +188,9 @@ class Transformer(Model):
     def features(self, memory: Memory, target: Target) -> Float[Tensor, "batch target features"]:
         return self._decode(target, self.begin(memory), explain=False)[0]
 
-    def project(self, features: Float[Tensor, "*rows features"]) -> Float[Tensor, "*rows vocab"]:
-        return nn.functional.linear(features, self.target_embedding.weight)
+    @property
+    def output_map(self) -> tuple[Float[Tensor, "vocab features"], None]:
+        return self.target_embedding.weight, None
 
     def explain(
         self, source: Source, mask: SourceMask, target: Target
