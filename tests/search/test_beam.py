@@ -244,7 +244,7 @@ class Scripted(Model):
                 row[token] = torch.tensor(chance).log()
         return chances, Said(ids)
 
-    features = project = explain = None
+    features = project = explain = output_map = None
 
 
 A, B, C = 4, 5, 6

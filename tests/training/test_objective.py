@@ -8,7 +8,8 @@ import torch
 
 from regard.models import build
 from regard.text.batch import Encoded
-from regard.training.objective import objective
+from regard.training import objective as module
+from regard.training.objective import cross_entropy, objective
 from regard.training.schedule import SCHEDULES, rate
 
 SOURCE = [[4, 5, 6, 2], [7, 2], [5, 8, 9, 10, 4, 2]]
@@ -35,6 +36,44 @@ def test_objective(tiny, family: str, smoothing: float) -> None:
         costs += naive(logits[0], [*target, 2], smoothing)
     loss = objective(model, Encoded(SOURCE, TARGET).batch([0, 1, 2]), smoothing)
     assert loss.item() == pytest.approx(torch.stack(costs).mean().item(), rel=1e-5)
+
+
+@pytest.mark.parametrize("at_once", [7, 1024])
+@pytest.mark.parametrize("biased", [True, False])
+@pytest.mark.parametrize("smoothing", [0.0, 0.1])
+def test_cross_entropy_is_pytorchs(
+    smoothing: float, biased: bool, at_once: int, monkeypatch
+) -> None:
+    """Loss and every gradient, with rows that are padding, in one piece and in several."""
+    monkeypatch.setitem(module.ROWS_AT_ONCE, "cpu", at_once)
+    random = torch.Generator().manual_seed(5)
+    sizes = [(31, 5), (13, 5), (13,)][: 3 if biased else 2]
+    tensors = [3 * torch.randn(s, generator=random, dtype=torch.double) for s in sizes]
+    features, weight, *bias = (tensor.requires_grad_() for tensor in tensors)
+    wanted = torch.randint(0, 13, (31,), generator=random)
+    assert (wanted == 0).any()
+    ours = cross_entropy(features, weight, bias[0] if bias else None, wanted, smoothing)
+    logits = torch.nn.functional.linear(features, weight, *bias)
+    theirs = torch.nn.functional.cross_entropy(
+        logits, wanted, ignore_index=0, label_smoothing=smoothing
+    )
+    torch.testing.assert_close(ours, theirs)
+    for one, two in zip(
+        torch.autograd.grad(ours * 3, tensors),
+        torch.autograd.grad(theirs * 3, tensors),
+        strict=True,
+    ):
+        torch.testing.assert_close(one, two)
+
+
+def test_a_hopeless_word_costs_much_but_not_infinitely() -> None:
+    features = torch.tensor([[1000.0], [0.0]], requires_grad=True)
+    weight = torch.tensor([[0.0], [1.0], [0.0]], requires_grad=True)
+    loss = cross_entropy(features, weight, None, torch.tensor([2, 2]), 0.0)
+    loss.backward()
+    assert 40 < loss.item() < 50
+    assert features.grad is not None
+    assert features.grad.isfinite().all()
 
 
 def test_padding_changes_nothing(tiny, family: str) -> None:

@@ -1,5 +1,6 @@
 """One soft dictionary look-up: masking, weights and the weighted sum live here and nowhere else."""
 
+import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
@@ -16,7 +17,9 @@ def attend(
     """A = sum_i alpha_i v_i, with alpha = normalise(scores where the mask allows). (a, alpha)"""
     if mask is not None:
         scores = scores.masked_fill(~mask, float("-inf"))
-    weights = normalise(scores)
+    # Half precision is for products: sums over keys, and sparsemax's thresholds, want more.
+    exact = scores.float() if scores.dtype in (torch.bfloat16, torch.float16) else scores
+    weights = normalise(exact).to(values.dtype)
     return weights @ values, weights
 
 
@@ -26,8 +29,10 @@ def attend_fused(
     values: Float[Tensor, "*batch key value_depth"],
     mask: Bool[Tensor, "*#batch #query key"] | None = None,
 ) -> Float[Tensor, "*batch query value_depth"]:
-    """The same for scaled-dot and softmax in PyTorch's fused kernel, which shows no weights.
-
-    Since PyTorch 2.5 its kernels, too, give zeros to a query that may attend to nothing.
-    """
-    return scaled_dot_product_attention(query, keys, values, attn_mask=mask)
+    """The same for scaled-dot and softmax in PyTorch's fused kernel, which shows no weights."""
+    if mask is None:
+        return scaled_dot_product_attention(query, keys, values)
+    # As numbers to add: with these every kernel gives zeros to a query that may attend to nothing,
+    # with True and False not (cuDNN's does not).
+    bias = query.new_zeros(mask.shape).masked_fill(~mask, float("-inf"))
+    return scaled_dot_product_attention(query, keys, values, attn_mask=bias)
