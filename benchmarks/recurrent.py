@@ -31,8 +31,8 @@ from regard.models.recurrent import Recurrent
 from regard.text import corpus
 from regard.text.batch import Batch, Batches, Encoded
 from regard.text.tokenizer import PAD, TokenizerPair
-from regard.training.loop import optimizer_for
 from regard.training.objective import objective
+from regard.training.update import optimizer_for
 
 
 def loop(model: Recurrent, batch: Batch, keys_anew: bool) -> Tensor:
@@ -94,7 +94,7 @@ def main() -> None:
     model = build(table, tokenizers.source.size, vocabulary, joint=False)
     assert isinstance(model, Recurrent)
     batches = Batches(Encoded.of(data["train"], tokenizers), 10**9, given.batch, seed=0)
-    bucketed = [rows for rows in batches.epoch(0) if len(rows) == given.batch]
+    bucketed = [cut.rows for cut in batches.epoch(0) if len(cut.rows) == given.batch]
     speeds: dict[str, list[float]] = {name: [] for name in SIDES}
     for turn in range(given.rounds + 1):
         as_they_come = range(turn * given.batch, (turn + 1) * given.batch)

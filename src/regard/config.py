@@ -309,6 +309,16 @@ class Training(Table):
     clip: float = Field(default=1.0, gt=0)
     """Largest norm of the gradient."""
     label_smoothing: float = Field(default=0.0, ge=0, lt=1)
+    average: float | None = Field(default=None, gt=0, lt=1)
+    """Keep a running mean of the weights, of which each step leaves this share (0.99, say); the mean
+    is what is validated and saved."""
+    precision: Literal["auto", "float32", "bfloat16"] = "auto"
+    """What products are computed in; weights stay float32. Auto: bfloat16 on a GPU that has it."""
+    shapes: int = Field(default=8, ge=1)
+    """On a GPU: how many different shapes batches come in. More shapes, less padding; each is
+    recorded once as a CUDA graph, which takes a fraction of a second."""
+    graphs: bool = True
+    """On a GPU: replay steps as CUDA graphs."""
     evaluate_every: int = Field(default=250, ge=1)
     """Steps between two looks at the validation set; a checkpoint is written each time."""
     patience: int | None = Field(default=None, ge=1)

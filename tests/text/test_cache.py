@@ -46,7 +46,7 @@ def test_the_second_time_it_is_mapped_from_disk(place, table, monkeypatch):
     assert second.lengths() == first.lengths()
     order = Batches(second, 11, 2, seed=1).epoch(0)
     assert order == Batches(first, 11, 2, seed=1).epoch(0)
-    assert all((first.batch(r).wanted == second.batch(r).wanted).all() for r in order)
+    assert all((first.batch(c.rows).wanted == second.batch(c.rows).wanted).all() for c in order)
     assert [path.name for path in place.iterdir()] == [cache.key(PAIRS, tokenizers)]
 
 

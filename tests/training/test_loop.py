@@ -12,8 +12,8 @@ from regard.evaluation import Likelihood, likelihoods, total
 from regard.models import build
 from regard.models.weights import read, weights
 from regard.text import corpus
-from regard.text.batch import Encoded
-from regard.training import checkpoint, loop
+from regard.text.batch import Encoded, Resident
+from regard.training import checkpoint, loop, update
 
 
 def looks(events: list[dict]) -> list[dict]:
@@ -44,14 +44,13 @@ def test_looks_fall_where_asked(tiny, fit, metrics, tmp_path: Path, epochs, ever
 
 def test_every_epoch_reads_every_pair_in_a_new_order(tiny, fit, tmp_path, monkeypatch) -> None:
     read: list[list[int]] = []
-    original = Encoded.batch
+    original = Resident.batch
 
-    def batch(self, rows):
-        if len(self) == 43:
-            read.append(list(rows))
-        return original(self, rows)
+    def batch(self, rows, *sizes):
+        read.append(rows.tolist())
+        return original(self, rows, *sizes)
 
-    monkeypatch.setattr(Encoded, "batch", batch)
+    monkeypatch.setattr(Resident, "batch", batch)
     fit(tiny(epochs=2.0), tmp_path / "run")
     first, second = read[:6], read[6:]
     for epoch in first, second:
@@ -134,7 +133,7 @@ def test_weight_decay_spares_biases_and_norms(tiny, family: str) -> None:
     model = build(config.model, 11, 13, False)
     decays = {
         id(p): group["weight_decay"]
-        for group in loop.optimizer_for(model, config.training).param_groups
+        for group in update.optimizer_for(model, config.training).param_groups
         for p in group["params"]
     }
     for name, parameter in model.named_parameters():
@@ -147,13 +146,13 @@ def test_weight_decay_spares_biases_and_norms(tiny, family: str) -> None:
 
 def test_loss_that_is_no_number(tiny, fit, metrics, tmp_path: Path, monkeypatch) -> None:
     """Told with what to change; what was saved before is whole and can be loaded."""
-    original, calls = loop.objective, iter(range(1, 1000))
+    original, calls = update.objective, iter(range(1, 1000))
 
     def broken(*args):
         loss = original(*args)
         return loss * float("nan") if next(calls) == 5 else loss
 
-    monkeypatch.setattr(loop, "objective", broken)
+    monkeypatch.setattr(update, "objective", broken)
     with pytest.raises(UserError, match=r"became nan before step 6.*training\.rate \(now 0\.02\)"):
         fit(tiny(), tmp_path / "run")
     assert [look["step"] for look in looks(metrics(tmp_path / "run"))] == [3]
@@ -172,7 +171,7 @@ def test_weights_that_are_no_numbers_are_not_saved(tiny, fit, tmp_path: Path, mo
         original(self)
         if self.progress.step == 6:
             with torch.no_grad():
-                next(self.model.parameters()).fill_(float("nan"))
+                next(self.update.model.parameters()).fill_(float("nan"))
 
     monkeypatch.setattr(loop.Loop, "step", step)
     with pytest.raises(UserError, match="validation loss became nan at step 6"):

@@ -15,7 +15,9 @@ import torch
 from regard.errors import UserError
 from regard.models import Model
 from regard.models.weights import read, save
+from regard.text.batch import Encoded, Resident
 from regard.training import checkpoint, loop, run
+from regard.training.update import Update
 
 REGARD = Path(sys.executable).parent / "regard"
 
@@ -117,6 +119,20 @@ def test_killed_at_every_look(
     same_run(tmp_path / "run", whole(family))
 
 
+def test_the_running_mean_goes_on(tiny, fit, same_run, tmp_path: Path, monkeypatch, family) -> None:
+    config = tiny(family, average=0.9)
+    fit(config, tmp_path / "whole")
+    with monkeypatch.context() as patch:
+        kill_at(patch, loop.Loop, "step", 8, after=True)
+        with pytest.raises(Killed):
+            fit(config, tmp_path / "run")
+    fit(config, tmp_path / "run", resume=True)
+    same_run(tmp_path / "run", tmp_path / "whole")
+    last = read(tmp_path / "run/last/state.safetensors")[0]
+    best = read(tmp_path / "run/model.safetensors")[0]
+    assert any(not torch.equal(last[f"model.{name}"], best[name]) for name in best)
+
+
 def test_log_is_cut_back_to_the_checkpoint(tiny, fit, metrics, tmp_path: Path, monkeypatch) -> None:
     folder = tmp_path / "run"
     with monkeypatch.context() as patch:
@@ -209,21 +225,22 @@ Nested.__abstractmethods__ = frozenset()
 
 
 def test_optimizer_state_comes_back_to_its_own_parameter(tiny, tmp_path: Path) -> None:
-    def fresh() -> tuple[Nested, torch.optim.AdamW]:
-        model = Nested()
-        return model, loop.optimizer_for(model, tiny().training)
+    def fresh() -> Update:
+        data = Resident(Encoded([[2]], [[]]), "cpu")
+        return Update(Nested(), tiny().training, data, torch.float32, False, print)
 
-    model, optimizer = fresh()
-    for scale, parameter in enumerate(model.parameters(), start=1):
+    update = fresh()
+    for scale, parameter in enumerate(update.model.parameters(), start=1):
         parameter.grad = torch.full_like(parameter, scale)
-    optimizer.step()
-    checkpoint.save(tmp_path, checkpoint.Progress(step=1), model, optimizer)
-    again, restored = fresh()
-    checkpoint.restore(tmp_path, again, restored)
-    for one, two in zip(model.parameters(), again.parameters(), strict=True):
-        assert optimizer.state[one].keys() == restored.state[two].keys()
-        for key, value in optimizer.state[one].items():
-            assert torch.equal(value, restored.state[two][key]), key
+    update.optimizer.step()
+    checkpoint.save(tmp_path, checkpoint.Progress(step=1), update)
+    again = fresh()
+    checkpoint.restore(tmp_path, again)
+    for one, two in zip(update.model.parameters(), again.model.parameters(), strict=True):
+        before, after = update.optimizer.state[one], again.optimizer.state[two]
+        assert before.keys() == after.keys()
+        for key, value in before.items():
+            assert torch.equal(value, after[key]), key
 
 
 # --- the real thing: processes and SIGKILL --------------------------------------------------------
@@ -245,7 +262,7 @@ cli.main()
 # Each sitting goes on from the one before. A kill inside os.replace leaves a temporary file behind.
 SITTINGS = [
     ("os", "replace", 1),
-    ("regard.training.loop", "objective", 2),
+    ("regard.training.update", "objective", 2),
     ("regard.training.loop", "likelihoods", 2),
     ("os", "replace", 2),
     ("regard.training.run", "draw_examples", 1),

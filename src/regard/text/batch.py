@@ -96,32 +96,121 @@ def pad(rows: Ids) -> tuple[Int[Tensor, "batch length"], Bool[Tensor, "batch len
 
 
 @dataclass(frozen=True)
+class Side:
+    """One language's ids, end to end in a tensor, so that a device can make batches by itself."""
+
+    values: Int[Tensor, " tokens"]
+    starts: Int[Tensor, " rows"]
+    lengths: Int[Tensor, " rows"]
+
+    @classmethod
+    def of(cls, ids: Ids, device: torch.device | str) -> "Side":
+        ragged = ids if isinstance(ids, Ragged) else Ragged.of(ids)
+        starts, lengths = ragged.ends[:-1], np.diff(ragged.ends)
+        # One token more than there are: a row may begin behind the last one.
+        values = np.append(ragged.values, PAD)
+        return cls(
+            *(torch.from_numpy(x.astype(np.int64)).to(device) for x in (values, starts, lengths))
+        )
+
+    def take(
+        self, rows: Int[Tensor, " batch"], width: int
+    ) -> tuple[Int[Tensor, "batch {width}"], Bool[Tensor, "batch {width}"]]:
+        """Rows of ids filled up to `width`, and the mask of what is real."""
+        mask = padding_mask(self.lengths[rows], width)
+        place = torch.arange(width, device=rows.device)
+        index = (self.starts[rows, None] + place).masked_fill(~mask, 0)
+        return self.values[index].masked_fill(~mask, PAD), mask
+
+
+class Resident:
+    """A split that lies on a device whole. A batch is made there, from row numbers, without waiting.
+
+    Row `len(data)` is a filler: a source to read, and nothing to predict.
+    """
+
+    def __init__(self, data: Encoded, device: torch.device | str) -> None:
+        self.count = len(data)
+        self.source = Side.of(Ragged.of([*data.source, [END]]), device)
+        self.target = Side.of(Ragged.of([*data.target, []]), device)
+
+    def batch(self, rows: Int[Tensor, " batch"], source: int, target: int) -> Batch:
+        """The pairs at `rows`, the two sides filled up to these widths."""
+        words, words_mask = self.source.take(rows, source)
+        bare, _ = self.target.take(rows, target)
+        ends = self.target.lengths[rows, None]
+        real = (rows < self.count)[:, None]
+        place = torch.arange(target, device=rows.device)
+        begin = torch.full_like(bare[:, :1], BEGIN)
+        return Batch(
+            words,
+            words_mask,
+            torch.cat([begin, bare[:, :-1]], dim=1),
+            bare.masked_fill((place == ends) & real, END),
+            (place <= ends) & real,
+        )
+
+
+@dataclass(frozen=True)
+class Cut:
+    """Which rows are a batch, and how wide it is."""
+
+    rows: list[int]
+    source: int
+    target: int
+
+
+@dataclass(frozen=True)
 class Batches:
     """Batches of nearly equal lengths within a budget, shuffled anew every epoch.
 
     The order of an epoch depends on the seed and the epoch's number alone, so (epoch, index) is all
-    that a resumed run needs to know.
+    that a resumed run needs to know. With `shapes`, batches come in at most so many shapes: a GPU
+    can then replay what it did for the last batch of the same shape.
     """
 
     data: Encoded
     tokens: int
     sentences: int
     seed: int
+    shapes: int | None = None
 
     @cached_property
     def lengths(self) -> list[tuple[int, int]]:
         return self.data.lengths()
 
-    def epoch(self, number: int) -> list[list[int]]:
-        """The rows of each batch of an epoch, in order."""
+    @cached_property
+    def widest(self) -> np.ndarray:
+        """What each pair needs of a width that serves both sides."""
+        return np.array([max(target + 1, source) for target, source in self.lengths], dtype=int)
+
+    @cached_property
+    def widths(self) -> list[int]:
+        """The few widths, rising."""
+        return few_widths(np.bincount(self.widest), self.shapes or 1)
+
+    def tokens_in(self, cut: Cut) -> int:
+        """Target tokens to predict: the end counts, padding does not."""
+        return sum(self.lengths[row][0] + 1 for row in cut.rows if row < len(self.data))
+
+    def epoch(self, number: int) -> list[Cut]:
+        """The batches of an epoch, in order."""
         random = np.random.Generator(np.random.PCG64([self.seed, number]))
         shuffled = random.permutation(len(self.data)).tolist()
-        batches = list(self._cut(sorted(shuffled, key=self.lengths.__getitem__)))
+        if self.shapes:
+            batches = list(self._fill(shuffled))
+        else:
+            ordered = sorted(shuffled, key=self.lengths.__getitem__)
+            batches = [self._exact(rows) for rows in self._cut(ordered)]
         return [batches[index] for index in random.permutation(len(batches))]
 
     def in_order(self) -> list[list[int]]:
-        """The same, for evaluation: shortest first, nothing shuffled."""
+        """The rows of each batch for evaluation: shortest first, nothing shuffled."""
         return list(self._cut(sorted(range(len(self.data)), key=self.lengths.__getitem__)))
+
+    def _exact(self, rows: list[int]) -> Cut:
+        targets, sources = zip(*(self.lengths[row] for row in rows), strict=True)
+        return Cut(rows, max(sources), max(targets) + 1)
 
     def _cut(self, ordered: list[int]) -> Iterator[list[int]]:
         batch: list[int] = []
@@ -135,3 +224,44 @@ class Batches:
             batch.append(row)
         if batch:
             yield batch
+
+    def _fill(self, shuffled: list[int]) -> Iterator[Cut]:
+        """Full batches of each width. What is left over goes to the next width, at last to a filler."""
+        bins: list[list[int]] = [[] for _ in self.widths]
+        places = np.searchsorted(self.widths, self.widest)
+        for row in shuffled:
+            bins[places[row]].append(row)
+        left: list[int] = []
+        for width, rows in zip(self.widths, bins, strict=True):
+            size = max(1, min(self.sentences, self.tokens // width))
+            rows = left + rows
+            whole = len(rows) // size * size
+            for start in range(0, whole, size):
+                yield Cut(rows[start : start + size], width, width)
+            left = rows[whole:]
+            if left and width == self.widths[-1]:
+                yield Cut(left + [len(self.data)] * (size - len(left)), width, width)
+
+
+def few_widths(counts: np.ndarray, most: int, multiple: int = 4) -> list[int]:
+    """At most `most` widths for rows of given lengths (`counts[n]` rows of n), with least padding."""
+    last = len(counts) - 1
+    edges = np.unique([*range(0, last, multiple), last])
+    below = np.cumsum(counts)[edges]
+    # cost[j]: the least padded size of all rows up to edges[j]; one more width in each round.
+    cost = np.where(edges == 0, 0, np.inf)
+    chosen: list[np.ndarray] = []
+    for _ in range(most):
+        # To a last width edges[j], with the one before it at edges[i].
+        sizes = cost[:, None] + (below[None, :] - below[:, None]) * edges[None, :]
+        sizes[edges[:, None] >= edges[None, :]] = np.inf
+        chosen.append(sizes.argmin(0))
+        cost = np.minimum(sizes.min(0), cost)
+        chosen[-1] = np.where(sizes.min(0) <= cost, chosen[-1], -1)
+    widths: list[int] = []
+    place = len(edges) - 1
+    for before in reversed(chosen):
+        if place and before[place] >= 0:
+            widths.append(int(edges[place]))
+            place = int(before[place])
+    return widths[::-1]

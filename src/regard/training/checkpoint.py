@@ -5,10 +5,10 @@ from pathlib import Path
 
 import torch
 from torch import Tensor
-from torch.optim import Optimizer
 
 from regard.errors import UserError
 from regard.models import Model, weights
+from regard.training.update import Update
 
 FILE = Path("last") / "state.safetensors"
 
@@ -34,11 +34,15 @@ class Progress:
     finished: bool = False
 
 
-def save(folder: Path, progress: Progress, model: Model, optimizer: Optimizer) -> None:
-    """Weights, optimizer, random numbers and progress."""
-    tensors = {f"model.{name}": tensor for name, tensor in weights.weights(model).items()}
-    for name, parameter in model.named_parameters():
-        for key, value in optimizer.state[parameter].items():
+def save(folder: Path, progress: Progress, update: Update) -> None:
+    """Weights, their running mean, optimizer, random numbers and progress."""
+    tensors = {
+        f"{part}.{name}": tensor
+        for part, model in parts(update).items()
+        for name, tensor in weights.weights(model).items()
+    }
+    for name, parameter in update.model.named_parameters():
+        for key, value in update.optimizer.state[parameter].items():
             tensors[f"optimizer.{key}.{name}"] = torch.as_tensor(value)
     tensors["random.cpu"] = torch.get_rng_state()
     if torch.cuda.is_available():
@@ -46,23 +50,33 @@ def save(folder: Path, progress: Progress, model: Model, optimizer: Optimizer) -
     weights.save(folder / FILE, tensors, asdict(progress))
 
 
-def restore(folder: Path, model: Model, optimizer: Optimizer) -> Progress:
+def restore(folder: Path, update: Update) -> Progress:
     """Put everything back as `save` found it."""
     path = folder / FILE
     tensors, record = weights.read(path)
-    weights.fill(model, group(tensors, "model."), path)
-    parameters = dict(model.named_parameters())
+    for part, model in parts(update).items():
+        weights.fill(model, group(tensors, f"{part}."), path)
+    update.refresh()
+    parameters = dict(update.model.named_parameters())
     try:
         for place, value in group(tensors, "optimizer.").items():
             key, name = place.split(".", 1)
             # The fused optimizer wants its step counters, too, beside the parameters.
-            optimizer.state[parameters[name]][key] = value.to(parameters[name].device)
+            state = update.optimizer.state[parameters[name]]
+            state[key] = value.to(parameters[name].device)
         torch.set_rng_state(tensors["random.cpu"])
         if torch.cuda.is_available() and "random.cuda" in tensors:
             torch.cuda.set_rng_state(tensors["random.cuda"])
         return Progress(**record)
     except (KeyError, TypeError):
         raise UserError(f"{path} is not a checkpoint of this version of regard") from None
+
+
+def parts(update: Update) -> dict[str, Model]:
+    """Every model whose weights an exact resume needs."""
+    if update.averaged is update.model:
+        return {"model": update.model}
+    return {"model": update.model, "average": update.averaged}
 
 
 def group(tensors: dict[str, Tensor], prefix: str) -> dict[str, Tensor]:

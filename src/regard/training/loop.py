@@ -7,32 +7,18 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import torch
-from torch import Tensor
-from torch.nn.utils import clip_grad_norm_
-from torch.optim import AdamW
-
 from regard import config as choices
 from regard.errors import UserError
 from regard.evaluation import likelihoods, total
-from regard.models import Model, weights
-from regard.text.batch import Batches, Encoded
+from regard.models import weights
+from regard.text.batch import Batches, Cut, Encoded
 from regard.training import checkpoint
 from regard.training.checkpoint import Progress
-from regard.training.objective import objective
 from regard.training.progress import Display
 from regard.training.schedule import SCHEDULES, rate
+from regard.training.update import Update
 
 CHECK_EVERY = 20  # steps between two looks at whether the loss is still finite
-
-
-def optimizer_for(model: Model, table: choices.Training) -> AdamW:
-    """AdamW; weight decay pulls on matrices, not on biases and norms."""
-    matrices = [p for p in model.parameters() if p.ndim > 1]
-    others = [p for p in model.parameters() if p.ndim <= 1]
-    groups = [{"params": matrices, "weight_decay": table.weight_decay}]
-    groups.append({"params": others, "weight_decay": 0.0})
-    return AdamW(groups, lr=table.rate, betas=(0.9, 0.98), fused=True)
 
 
 @dataclass
@@ -40,19 +26,15 @@ class Loop:
     """One run in its folder. `run` trains to the end from wherever `progress` stands."""
 
     table: choices.Training
-    model: Model
+    update: Update
     train: Batches
     val: Encoded
     folder: Path
     display: Display
     progress: Progress = field(default_factory=Progress)
-    optimizer: AdamW = field(init=False)
 
     def __post_init__(self) -> None:
-        self.optimizer = optimizer_for(self.model, self.table)
-        self.device = next(self.model.parameters()).device
-        self.losses: list[Tensor] = []
-        self.order: list[list[int]] = []
+        self.order: list[Cut] = []
         self.board: Any = None
 
     @property
@@ -63,7 +45,7 @@ class Loop:
 
     def restore(self) -> None:
         """Stand where the last checkpoint stood; what was logged after it is cut off."""
-        self.progress = checkpoint.restore(self.folder, self.model, self.optimizer)
+        self.progress = checkpoint.restore(self.folder, self.update)
         with (self.folder / "metrics.jsonl").open("ab") as file:
             if file.tell() > self.progress.metrics_bytes:
                 file.truncate(self.progress.metrics_bytes)
@@ -82,34 +64,31 @@ class Loop:
         return place
 
     def step(self) -> None:
-        """One batch: loss, gradient, clipped, one update."""
-        place, table = self.progress, self.table
-        batch = self.train.data.batch(self.order[place.batch])
-        tokens = batch.tokens
-        for group in self.optimizer.param_groups:
-            group["lr"] = rate(
-                SCHEDULES[table.schedule], table.rate, place.step, table.warmup, self.share
-            )
-        self.model.train()
-        loss = objective(self.model, batch.to(self.device), table.label_smoothing)
-        self.optimizer.zero_grad(set_to_none=True)
-        loss.backward()
-        clip_grad_norm_(self.model.parameters(), table.clip)
-        self.optimizer.step()
-        self.losses.append(loss.detach())
+        """One batch."""
+        place = self.progress
+        cut = self.order[place.batch]
+        self.update(cut, self.rate, place.step)
         place.step += 1
-        place.tokens += tokens
+        place.tokens += self.train.tokens_in(cut)
         place.batch += 1
-        if place.batch == len(self.order):
+        over = place.batch == len(self.order)
+        if over:
             place.epoch, place.batch = place.epoch + 1, 0
             self.order = self.train.epoch(place.epoch)
-        if place.step % CHECK_EVERY == 0:
+        # A GPU is not asked in the middle of an epoch: it would have to catch up first.
+        if over or (place.step % CHECK_EVERY == 0 and not self.update.rate.is_cuda):
             mean = self.mean_loss()
             self.display.advance(self.share, f"step {place.step}  loss {mean:.3f}")
 
+    @property
+    def rate(self) -> float:
+        """The learning rate of the next step."""
+        schedule = SCHEDULES[self.table.schedule]
+        return rate(schedule, self.table.rate, self.progress.step, self.table.warmup, self.share)
+
     def mean_loss(self) -> float:
         """Training loss since the last look; an error if it is no number any more."""
-        mean = float(torch.stack(self.losses).mean())
+        mean = self.update.mean_loss()
         if not math.isfinite(mean):
             raise UserError(
                 f"the training loss became {mean} before step {self.progress.step}: try a lower "
@@ -123,12 +102,12 @@ class Loop:
         """Validate, log, keep the best weights, write a checkpoint."""
         place = self.progress
         train_loss = self.mean_loss()
-        self.losses.clear()
+        self.update.forget_loss()
         tokens, clock = self.since
         spent = time.perf_counter() - clock
         speed = (place.tokens - tokens) / spent
         place.seconds += spent
-        val = total(likelihoods(self.model, self.val))
+        val = total(likelihoods(self.update.averaged, self.val))
         if not math.isfinite(val.loss):
             raise UserError(f"the validation loss became {val.loss} at step {place.step}")
         better = val.loss < place.best
@@ -146,7 +125,7 @@ class Loop:
             loss=val.loss,
             perplexity=val.perplexity,
             token_accuracy=val.token_accuracy,
-            rate=self.optimizer.param_groups[0]["lr"],
+            rate=float(self.update.rate),
             tokens_per_second=speed,
             seconds=place.seconds,
         )
@@ -162,8 +141,9 @@ class Loop:
             )
         if better:
             record = {"step": place.step, "loss": val.loss}
-            weights.save(self.folder / "model.safetensors", weights.weights(self.model), record)
-        checkpoint.save(self.folder, place, self.model, self.optimizer)
+            best = weights.weights(self.update.averaged)
+            weights.save(self.folder / "model.safetensors", best, record)
+        checkpoint.save(self.folder, place, self.update)
         self.since = (place.tokens, time.perf_counter())
 
     def log(self, **event: Any) -> None:

@@ -2,6 +2,10 @@
 
 import json
 import platform
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -17,12 +21,13 @@ from regard.diagrams import draw
 from regard.errors import UserError
 from regard.models import build
 from regard.text import cache, corpus
-from regard.text.batch import Batches, Encoded
+from regard.text.batch import Batches, Encoded, Resident
 from regard.text.corpus import Corpus
 from regard.text.tokenizer import TokenizerPair
 from regard.training import checkpoint
 from regard.training.loop import Loop
 from regard.training.progress import Display
+from regard.training.update import Update
 from regard.translator import Translator, load, read_config
 
 EXAMPLES = 3
@@ -52,9 +57,13 @@ def train(
         f"{model.parameter_count:,} parameters, {device}",
         highlight=False,
     )
-    batches = Batches(train, table.batch_tokens, table.batch_sentences, config.seed)
-    with Display(console) as display:
-        loop = Loop(table, model, batches, val, folder, display)
+    gpu = device.startswith("cuda")
+    sizes = (table.batch_tokens, table.batch_sentences)
+    batches = Batches(train, *sizes, config.seed, table.shapes if gpu else None)
+    with Display(console) as display, own_stream(gpu):
+        data_there, precision = Resident(train, device), dtype(table.precision, device)
+        update = Update(model, table, data_there, precision, gpu and table.graphs, display.say)
+        loop = Loop(table, update, batches, val, folder, display)
         if resume and (folder / checkpoint.FILE).is_file():
             same_data(folder, data)
             loop.restore()
@@ -83,6 +92,40 @@ def train(
     write_card(folder, card)
     draw_examples(load(folder, device), data, folder / "examples")
     return card
+
+
+def dtype(precision: str, device: str) -> torch.dtype:
+    """What to compute in. A CPU computes in float32 unless a user says otherwise."""
+    if precision == "auto":
+        able = device.startswith("cuda") and torch.cuda.is_bf16_supported(including_emulation=False)
+        return torch.bfloat16 if able else torch.float32
+    if precision == "bfloat16" and device == "cpu":
+        try_bfloat16()
+    return getattr(torch, precision)
+
+
+def try_bfloat16() -> None:
+    """Some CPUs announce bfloat16 and then die of it: try in another process first."""
+    trial = "import torch; x = torch.ones(64, 64, dtype=torch.bfloat16); x @ x"
+    if subprocess.run([sys.executable, "-c", trial], capture_output=True).returncode:
+        raise UserError(
+            "this CPU cannot multiply bfloat16 matrices (a trial ended badly): use "
+            "training.precision=float32, or set ONEDNN_MAX_CPU_ISA=AVX512_CORE_BF16 in the "
+            "environment and try again"
+        )
+
+
+@contextmanager
+def own_stream(gpu: bool) -> Iterator[None]:
+    """CUDA graphs cannot be recorded on the default stream: work on another one from the start."""
+    if not gpu:
+        yield
+        return
+    stream = torch.cuda.Stream()
+    stream.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(stream):
+        yield
+    torch.cuda.current_stream().wait_stream(stream)
 
 
 def check(config: Config, folder: Path, resume: bool) -> None:

@@ -1,0 +1,207 @@
+"""One step of training: the same whether batches are exact or filled up, plain or replayed."""
+
+import copy
+import subprocess
+from typing import Any
+
+import pytest
+import torch
+
+from regard.errors import UserError
+from regard.models import build
+from regard.models.weights import weights
+from regard.text.batch import Batches, Cut, Encoded, Resident
+from regard.training import run, update
+from regard.training.update import Update, in_precision, move_towards
+
+VOCAB = 13
+
+
+@pytest.fixture
+def data() -> Encoded:
+    random = torch.Generator().manual_seed(7)
+
+    def row() -> list[int]:
+        length = int(torch.randint(1, 13, (), generator=random))
+        return torch.randint(4, VOCAB, (length,), generator=random).tolist()
+
+    return Encoded([[*row(), 2] for _ in range(29)], [row() for _ in range(29)])
+
+
+@pytest.fixture
+def make(tiny, data):
+    """make(family, graphs=..., **training): an Update without dropout, always the same."""
+
+    def go(family: str, graphs: bool = False, said: list | None = None, **training: Any) -> Update:
+        config = tiny(family, **training)
+        torch.manual_seed(3)
+        model = build(config.model.model_copy(update={"dropout": 0.0}), VOCAB, VOCAB, False)
+        say = (said if said is not None else []).append
+        # No GPU is needed to make an Update: only its graphs are, and those are stood in for.
+        made = Update(model, config.training, Resident(data, "cpu"), torch.float32, False, say)
+        made.graphs = graphs
+        return made
+
+    return go
+
+
+def learn(made: Update, cuts: list[Cut]) -> dict[str, torch.Tensor]:
+    for step, cut in enumerate(cuts):
+        made(cut, 0.01 * (step + 1), step)
+    return weights(made.model)
+
+
+def close(one: dict[str, torch.Tensor], two: dict[str, torch.Tensor]) -> None:
+    for name in one:
+        torch.testing.assert_close(one[name], two[name], rtol=1e-4, atol=1e-6)
+
+
+class Tape:
+    """Stands in for a CUDA graph: recording runs nothing; a replay does what was recorded, on the
+    row numbers and the rate that lie in place then.
+    """
+
+    made = 0
+
+    def __init__(self, rows, learn, pool) -> None:
+        self.rows, self.learn = rows.clone(), learn
+        type(self).made += 1
+
+    def replay(self, rows) -> None:
+        self.rows.copy_(rows)
+        self.learn(self.rows)
+
+
+def test_a_filled_up_batch_teaches_the_same(make, data, family: str) -> None:
+    rows = [list(range(start, min(start + 8, 29))) for start in range(0, 29, 8)]
+    exact = [Batches(data, 10**6, 8, seed=1)._exact(part) for part in rows]
+    filled = [Cut(part + [29] * (11 - len(part)), 16, 19) for part in rows]
+    close(learn(make(family), exact), learn(make(family), filled))
+
+
+def test_replays_teach_the_same(make, data, family: str, monkeypatch) -> None:
+    monkeypatch.setattr(update, "Recording", Tape)
+    monkeypatch.setattr(Tape, "made", 0)
+    batches = Batches(data, 40, 4, seed=1, shapes=2)
+    cuts = [cut for epoch in range(3) for cut in batches.epoch(epoch)]
+    replayed = make(family, graphs=True, average=0.9)
+    plain = make(family, average=0.9)
+    close(learn(plain, cuts), learn(replayed, cuts))
+    close(weights(plain.averaged), weights(replayed.averaged))
+    assert replayed.mean_loss() == pytest.approx(plain.mean_loss())
+    assert Tape.made == len({(len(cut.rows), cut.source) for cut in cuts}) == 2
+
+
+def test_what_cannot_be_recorded_goes_on_without(make, data, monkeypatch) -> None:
+    class Broken(Tape):
+        def __init__(self, *_: Any) -> None:
+            raise RuntimeError("operation not permitted when stream is capturing\nand more")
+
+    monkeypatch.setattr(update, "Recording", Broken)
+    said: list[str] = []
+    cuts = Batches(data, 40, 4, seed=1, shapes=2).epoch(0)
+    found = learn(make("recurrent", graphs=True, said=said), cuts)
+    close(learn(make("recurrent"), cuts), found)
+    [line] = said
+    assert "without CUDA graphs" in line
+    assert line.endswith("operation not permitted when stream is capturing")
+
+
+def test_a_step_follows_pytorch(make, data, family: str) -> None:
+    """The same as loss.backward, clip_grad_norm_ and AdamW, written out."""
+    made = make(family, label_smoothing=0.1, clip=0.05)
+    other = copy.deepcopy(made.model)
+    optimizer = update.optimizer_for(other, made.table)
+    cut = Batches(data, 10**6, 29, seed=1).epoch(0)[0]
+    for step in range(3):
+        made(cut, 0.01, step)
+        batch = data.batch(cut.rows)
+        logits = other(batch.source, batch.source_mask, batch.target)
+        loss = torch.nn.functional.cross_entropy(
+            logits.flatten(0, 1), batch.wanted.flatten(), ignore_index=0, label_smoothing=0.1
+        )
+        optimizer.zero_grad()
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(other.parameters(), 0.05)
+        optimizer.param_groups[0]["lr"].fill_(0.01)
+        optimizer.step()
+    close(weights(other), weights(made.model))
+
+
+def test_the_running_mean(make, data) -> None:
+    made = make("recurrent", average=0.5)
+    cuts = Batches(data, 40, 5, seed=1).epoch(0)
+    wanted = {name: tensor.clone() for name, tensor in weights(made.model).items()}
+    for step, cut in enumerate(cuts):
+        made(cut, 0.01, step)
+        kept = min(0.5, (1 + step) / (10 + step))
+        for name, tensor in weights(made.model).items():
+            wanted[name] = kept * wanted[name] + (1 - kept) * tensor
+        close(wanted, weights(made.averaged))
+    assert make("recurrent").averaged is not None
+    assert (plain := make("recurrent")).averaged is plain.model
+
+
+def test_move_towards() -> None:
+    means = [torch.tensor([1.0, 3.0]), torch.tensor(5.0)]
+    move_towards(means, [torch.tensor([2.0, 3.0]), torch.tensor(9.0)], torch.tensor(0.25))
+    assert [mean.tolist() for mean in means] == [[1.25, 3.0], 6.0]
+
+
+def test_a_parameter_without_part_in_the_loss_rests(tiny, data) -> None:
+    config = tiny("recurrent")
+    model = build(config.model, VOCAB, VOCAB, False)
+    model.register_parameter("idle", torch.nn.Parameter(torch.ones(3)))
+    made = Update(model, config.training, Resident(data, "cpu"), torch.float32, False, print)
+    learn(made, Batches(data, 40, 5, seed=1).epoch(0))
+    assert weights(model)["idle"].tolist() == [1.0, 1.0, 1.0]
+
+
+# --- precision ------------------------------------------------------------------------------------
+
+
+def test_weights_change_precision_and_frequencies_do_not(tiny) -> None:
+    table = tiny("transformer").model
+    waves = type(table).model_validate(table.model_dump() | {"position": "sinusoidal"})
+    model = build(waves, VOCAB, VOCAB, False)
+    half = in_precision(model, torch.bfloat16)
+    assert {p.dtype for p in half.parameters()} == {torch.bfloat16}
+    assert {b.dtype for b in half.buffers()} == {torch.float32}
+    assert {p.dtype for p in model.parameters()} == {torch.float32}
+
+
+def test_what_computes_follows_the_weights(tiny, data) -> None:
+    config = tiny("recurrent")
+    model = build(config.model, VOCAB, VOCAB, False)
+    made = Update(model, config.training, Resident(data, "cpu"), torch.bfloat16, False, print)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.fill_(1.5)
+    made.refresh()
+    assert all(bool((p == 1.5).all()) for p in made.worker.parameters())
+
+
+def test_gradients_arrive_in_the_weights_precision() -> None:
+    parameters: list[torch.Tensor] = [torch.ones(2), torch.ones(3), torch.ones(1)]
+    update.set_gradients(parameters, [torch.ones(2).bfloat16(), None, torch.full((1,), 2.0)])
+    assert [p.grad if p.grad is None else p.grad.tolist() for p in parameters] == [
+        [1, 1],
+        None,
+        [2],
+    ]
+    assert parameters[0].grad is not None
+    assert parameters[0].grad.dtype == torch.float32
+
+
+def test_a_cpu_computes_in_float32() -> None:
+    assert run.dtype("auto", "cpu") == run.dtype("float32", "cpu") == torch.float32
+
+
+def test_bfloat16_is_tried_elsewhere_first(monkeypatch) -> None:
+    """A CPU that announces bfloat16 and dies of it takes a trial's process with it, not the user's."""
+    died = subprocess.CompletedProcess([], -4)
+    monkeypatch.setattr(subprocess, "run", lambda *_, **__: died)
+    with pytest.raises(UserError, match=r"training\.precision=float32.*ONEDNN_MAX_CPU_ISA"):
+        run.dtype("bfloat16", "cpu")
+    monkeypatch.setattr(subprocess, "run", lambda *_, **__: subprocess.CompletedProcess([], 0))
+    assert run.dtype("bfloat16", "cpu") == torch.bfloat16
