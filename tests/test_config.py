@@ -9,6 +9,7 @@ from pydantic import ValidationError
 
 from regard import config, presets
 from regard.attention import NORMALISERS, POSITIONS, SCORES
+from regard.attention.positions import SCALINGS
 from regard.config import Config
 from regard.errors import UserError, nearest
 from regard.models.build import CELLS, DECODERS
@@ -34,8 +35,9 @@ def union(table: type, field: str) -> set[str]:
         (union(config.MultiHead, "score"), SCORES),
         (union(config.SingleHead, "normaliser"), NORMALISERS),
         (union(config.MultiHead, "normaliser"), NORMALISERS),
-        (union(config.Transformer, "position"), POSITIONS),
-        (union(config.RecurrentEncoder, "position"), POSITIONS),
+        (union(config.Transformer, "position"), {*POSITIONS, "interleaved"}),
+        (union(config.RecurrentEncoder, "position"), {*POSITIONS, "interleaved"}),
+        (literals(config.Rotary, "scaling"), SCALINGS),
         (union(config.Config, "tokenizer"), TOKENIZERS),
         (literals(config.Recurrent, "cell"), CELLS),
         (literals(config.RecurrentDecoder, "kind"), DECODERS),
@@ -129,7 +131,7 @@ def test_the_order_of_settings_does_not_matter(top, middle):
     [
         ({"attention": {"score": "additive"}}, {"attention": {"score": {"kind": "additive"}}}),
         ({"attention": "none"}, {"attention": {"kind": "none"}}),
-        ({"encoder": {"position": "rotary"}}, {"encoder": {"position": {"kind": "rotary"}}}),
+        ({"encoder": {"position": "learned"}}, {"encoder": {"position": {"kind": "learned"}}}),
     ],
 )
 def test_a_kind_alone_may_be_a_string(short, long):
@@ -162,7 +164,13 @@ MISTAKES = {
     'dot, additive, bilinear, mean, dummy, location. Did you mean "additive"?',
     "model.attention.normaliser.kind=max": "model.attention.normaliser.kind: got "
     '"max"; choose softmax, argmax, sparsemax, none. Did you mean "argmax"?',
-    "model.encoder.position.kind=rotray": 'position.kind: got "rotray"; choose none, sinusoidal, rotary',
+    "model.encoder.position.kind=rotray": 'position.kind: got "rotray"; choose none, sinusoidal, '
+    'learned, relative, alibi, rotary, interleaved. Did you mean "rotary"?',
+    "model.encoder.position=rotary": 'model.encoder: the position "rotary" speaks in self-attention, '
+    "which a recurrent encoder has not: choose none, sinusoidal or learned",
+    "model.encoder.position=interleaved": 'the position "interleaved" speaks in self-attention',
+    "model.encoder.position={kind='learned', max_length=256}": "model.encoder.position.max_length is "
+    "256, and a text may need 257 places (tokenizer.max_tokens and one): raise the first or lower",
     "model.hidden=0": "model.hidden: got 0; it should be greater than or equal to 1",
     "model.hidden=wide": 'model.hidden: got "wide"; it should be a valid integer',
     "model.encoder.bidirectional=perhaps": 'model.encoder.bidirectional: got "perhaps"; it should be',
@@ -214,6 +222,10 @@ HEADS = {"kind": "transformer", "attention": {"heads": 3}}
     [
         (HEADS | {"width": 7}, "model: a width of 7 does not divide into 3 heads: change width"),
         (HEADS | {"width": 9, "position": "rotary"}, "a head's width must be even, not 3"),
+        (
+            HEADS | {"width": 9, "position": {"kind": "interleaved", "every": 2}},
+            "a head's width must be even, not 3",
+        ),
     ],
 )
 def test_what_does_not_fit_together_is_said(model, message):
@@ -221,6 +233,41 @@ def test_what_does_not_fit_together_is_said(model, message):
         presets.check({"model": model}, "mine.toml")
     free = {"heads": 3, "head_width": 4}
     assert presets.check({"model": model | {"attention": free}}, "x").model.head_width == 4
+
+
+@pytest.mark.parametrize(
+    ("position", "message"),
+    [
+        (
+            "interleaved",
+            "model: no layer would go without positions: position.every is 4, and there",
+        ),
+        (
+            {"kind": "interleaved", "every": 1},
+            "every: got 1; it should be greater than or equal to 2",
+        ),
+        (
+            {"kind": "rotary", "scaling": "yarn"},
+            'model.position: the scaling "yarn" does nothing without a factor above 1',
+        ),
+        ({"kind": "rotary", "factor": 0.5}, "factor: got 0.5; it should be greater than or equal"),
+        ({"kind": "relative", "form": "key"}, 'form: got "key"; choose bias, query.'),
+        (
+            {"kind": "learned", "max_length": 31},
+            "model.position.max_length is 31, and a text may need 257 places",
+        ),
+    ],
+)
+def test_a_position_that_cannot_do_what_it_says_is_refused(position, message):
+    with pytest.raises(UserError, match=re.escape(message)):
+        presets.check({"model": {"kind": "transformer", "position": position}}, "mine.toml")
+
+
+def test_a_factor_without_a_scaling_is_the_baseline_of_a_comparison():
+    settings = ["model.kind=transformer", "model.position.kind=rotary", "model.position.factor=4.0"]
+    for scaling in SCALINGS:
+        made = presets.load("case", [*settings, f"model.position.scaling={scaling}"])
+        assert made.model.position == config.Rotary(scaling=scaling, factor=4.0)
 
 
 def test_a_preset_that_is_not_there():

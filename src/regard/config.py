@@ -187,16 +187,77 @@ class NoPosition(Table):
     kind: Literal["none"] = "none"
 
 
-class Waves(Table):
-    """Positions that turn at a ladder of frequencies."""
-
-    kind: Literal["sinusoidal", "rotary"] = "sinusoidal"
+class Sinusoidal(Table):
+    kind: Literal["sinusoidal"] = "sinusoidal"
     base: float = Field(default=10_000.0, gt=0)
+    """The slowest wave is almost this many times slower than the fastest."""
+
+
+class LearnedPosition(Table):
+    kind: Literal["learned"] = "learned"
+    max_length: int = Field(default=512, ge=1)
+    """Places in the table; what stands beyond them is refused."""
+
+
+class Relative(Table):
+    kind: Literal["relative"] = "relative"
+    form: Literal["bias", "query"] = "bias"
+    """What a distance adds to a score: a number for each head, or a vector that the query meets."""
+    max_distance: int = Field(default=32, ge=1)
+    """Whatever stands further away counts as this far."""
+
+
+class Alibi(Table):
+    kind: Literal["alibi"] = "alibi"
+
+
+class Turning(Table):
+    """Pairs turned by the position, at a ladder of frequencies."""
+
+    base: float = Field(default=10_000.0, gt=0)
+    scaling: Literal["none", "linear", "ntk", "yarn"] = "none"
+    """How the frequencies are slowed down for longer texts, ..."""
+    factor: float = Field(default=1.0, ge=1)
+    """... how many times longer, ..."""
+    original_length: int = Field(default=512, ge=1)
+    """... and longer than what: the length without scaling, in tokens (only yarn asks)."""
+
+    @model_validator(mode="after")
+    def _factor(self) -> "Turning":
+        if self.scaling != "none" and self.factor == 1:
+            raise ValueError(f'the scaling "{self.scaling}" does nothing without a factor above 1')
+        return self
+
+
+class Rotary(Turning):
+    kind: Literal["rotary"] = "rotary"
+
+
+class Interleaved(Turning):
+    """Rotary in most layers, no positions in every n-th (iRoPE)."""
+
+    kind: Literal["interleaved"] = "interleaved"
+    every: int = Field(default=4, ge=2)
+    """The n: with 4, the fourth layer of a stack goes without, the eighth, ..."""
+
+    @property
+    def rotary(self) -> Rotary:
+        """What the other layers have."""
+        return Rotary(**self.model_dump(exclude={"kind", "every"}))
 
 
 Score = one_of(PlainScore, Location, extension="score")
 Normaliser = one_of(PlainNormaliser, extension="normaliser")
-Position = one_of(NoPosition, Waves, extension="position")
+Position = one_of(
+    NoPosition,
+    Sinusoidal,
+    LearnedPosition,
+    Relative,
+    Alibi,
+    Rotary,
+    Interleaved,
+    extension="position",
+)
 
 
 class NoAttention(Table):
@@ -228,7 +289,16 @@ class RecurrentEncoder(Table):
     layers: int = Field(default=1, ge=1)
     bidirectional: bool = True
     position: Position = NoPosition()
-    """Added to the embedded source; only kinds that act on embeddings make a difference here."""
+    """Added to the embedded source."""
+
+    @model_validator(mode="after")
+    def _position_speaks(self) -> "RecurrentEncoder":
+        if self.position.kind in {"relative", "alibi", "rotary", "interleaved"}:
+            raise ValueError(
+                f'the position "{self.position.kind}" speaks in self-attention, which a recurrent '
+                "encoder has not: choose none, sinusoidal or learned"
+            )
+        return self
 
 
 class RecurrentDecoder(Table):
@@ -269,7 +339,7 @@ class Transformer(Table):
     encoder: TransformerStack = TransformerStack()
     decoder: TransformerStack = TransformerStack()
     attention: MultiHead = MultiHead()
-    position: Position = Waves()
+    position: Position = Sinusoidal()
 
     @property
     def head_width(self) -> int:
@@ -282,9 +352,19 @@ class Transformer(Table):
                 f"a width of {self.width} does not divide into {self.attention.heads} heads: change "
                 "width or attention.heads, or give attention.head_width"
             )
-        if self.position.kind == "rotary" and self.head_width % 2:
+        if isinstance(self.position, Turning) and self.head_width % 2:
             raise ValueError(
                 f"rotary turns pairs, so a head's width must be even, not {self.head_width}"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _layers_fit(self) -> "Transformer":
+        most = max(self.encoder.layers, self.decoder.layers)
+        if isinstance(self.position, Interleaved) and self.position.every > most:
+            raise ValueError(
+                f"no layer would go without positions: position.every is {self.position.every}, and "
+                f"there are {most} layers; lower it, add layers, or choose rotary"
             )
         return self
 
@@ -346,6 +426,19 @@ class Config(Table):
     model: one_of(Recurrent, Transformer) = Recurrent()
     training: Training = Training()
     search: Search = Search()
+
+    @model_validator(mode="after")
+    def _places_suffice(self) -> "Config":
+        recurrent = isinstance(self.model, Recurrent)
+        name = "model.encoder.position" if recurrent else "model.position"
+        position = self.model.encoder.position if recurrent else self.model.position
+        longest = self.tokenizer.max_tokens + 1  # the end, or the begin
+        if isinstance(position, LearnedPosition) and position.max_length < longest:
+            raise ValueError(
+                f"{name}.max_length is {position.max_length}, and a text may need {longest} places "
+                "(tokenizer.max_tokens and one): raise the first or lower the second"
+            )
+        return self
 
     def to_toml(self) -> str:
         return tomli_w.dumps(self.model_dump(mode="json", exclude_none=True))

@@ -19,9 +19,7 @@ from regard.attention import (
 BATCH, QUERY, KEY = 2, 5, 7
 WIDTH, HEADS, HEAD_WIDTH = 11, 3, 4
 SCORE_OPTIONS = {name: config.SingleHead(score=name).score.options for name in SCORES}
-POSITION_OPTIONS = {
-    name: config.RecurrentEncoder(position=name).position.options for name in POSITIONS
-}
+POSITION_OPTIONS = {name: config.Transformer(position=name).position.options for name in POSITIONS}
 
 
 def multi_head(
@@ -32,7 +30,7 @@ def multi_head(
     place = None
     if position is not None:
         options = POSITION_OPTIONS[position]
-        place = POSITIONS[position](sizes["width"], sizes["head_width"], **options)
+        place = POSITIONS[position](**sizes, **options)
     kind = SCORES[score](sizes["head_width"], sizes["head_width"], **SCORE_OPTIONS[score])
     normalise = NORMALISERS[normaliser]
     return MultiHead(**sizes, score=kind, normalise=normalise, position=place).double()
@@ -110,7 +108,7 @@ def test_the_context_is_what_the_shown_weights_say():
     torch.testing.assert_close(output, context @ layer.output.weight.T)
 
 
-@pytest.mark.parametrize("position", ["none", "rotary"])
+@pytest.mark.parametrize("position", ["none", "rotary", "relative", "alibi"])
 def test_self_attention_is_equivariant_without_positions_only(position):
     layer, (x, _, _) = multi_head(position=position), inputs()
     order = torch.tensor([3, 0, 4, 1, 2])

@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from regard.attention import NORMALISERS, POSITIONS, SCORES
+from regard.attention import NORMALISERS, POSITIONS, SCORES, Position
 from regard.config import Config
 from regard.models import Model, build
 from regard.models.build import CELLS, DECODERS
@@ -61,10 +61,20 @@ MODELS: dict[str, dict[str, Any]] = {
     **{f"recurrent-{kind}": recurrent(attention={"normaliser": kind}) for kind in NORMALISERS},
     **{
         f"recurrent-at-{kind}": recurrent(embedding=14, encoder={"position": kind})
-        for kind in POSITIONS
+        for kind, made in POSITIONS.items()
+        if (made.rotate, made.bias) == (Position.rotate, Position.bias)  # the others are refused
     },
     "recurrent-at-sinusoidal-odd": recurrent(encoder={"position": "sinusoidal"}),
     **{f"transformer-at-{kind}": transformer(position=kind) for kind in POSITIONS},
+    **{
+        f"transformer-at-{name}": transformer(position=table)
+        for name, table in {
+            "interleaved": {"kind": "interleaved", "every": 2},
+            "relative-query": {"kind": "relative", "form": "query", "max_distance": 3},
+            "relative-near": {"kind": "relative", "max_distance": 3},
+            "rotary-yarn": {"kind": "rotary", "scaling": "yarn", "factor": 4.0},
+        }.items()
+    },
     **{f"transformer-{score}": transformer(attention={"score": score}) for score in SCORES},
     **{f"transformer-{kind}": transformer(attention={"normaliser": kind}) for kind in NORMALISERS},
     "transformer-1": transformer(encoder={"layers": 1}, decoder={"layers": 1}),

@@ -37,8 +37,8 @@ class Sharp(Score):
 class Count(Position):
     """Adds the place itself, times a step."""
 
-    def __init__(self, width: int, head_width: int, step: float) -> None:
-        super().__init__(width, head_width)
+    def __init__(self, width: int, heads: int, head_width: int, step: float) -> None:
+        super().__init__(width, heads, head_width)
         self.step = step
 
     def embed(self, x, at):
@@ -154,6 +154,49 @@ def test_a_kind_that_is_not_installed_is_named():
         find("score", "shrap")
 
 
-def test_rotary_over_an_odd_embedding_is_the_users_to_mend():
-    with pytest.raises(UserError, match="even width, not 7"):
-        small({"embedding": 7, "encoder": {"position": "rotary"}})
+def test_a_name_that_the_builder_keeps_is_taken():
+    with pytest.raises(UserError, match='there is a position "interleaved" already'):
+        regard.register(POSITIONS, "interleaved", Count)
+
+
+class Everywhere(Count):
+    """Speaks in two places, with something to learn in each."""
+
+    def __init__(self, width: int, heads: int, head_width: int, step: float = 0.5) -> None:
+        super().__init__(width, heads, head_width, step)
+        self.strength = torch.nn.Parameter(torch.ones(()))
+
+    def embed(self, x, at):
+        return x + self.strength * at[..., None]
+
+    def bias(self, query, query_at, key_at):
+        bias = self.strength * (key_at[:, None, None, :] - query_at[:, None, :, None])
+        return bias.expand(-1, query.shape[1], -1, -1)
+
+
+def test_a_layer_holds_only_the_positions_that_speak_in_it():
+    regard.register(POSITIONS, "count", Count)
+    regard.register(POSITIONS, "everywhere", Everywhere)
+    table = FAMILIES["transformer"]
+    for kind, spoken in {"count": (True, False), "everywhere": (True, True)}.items():
+        model = small(table | {"position": {"kind": kind, "step": 0.5}})
+        layers = [block.own.position for block in (*model.encoder, *model.decoder)]
+        assert isinstance(model.position, Count) == spoken[0]
+        assert {isinstance(layer, Count) for layer in layers} == {spoken[1]}
+        assert all(type(block.cross.position) is Position for block in model.decoder)
+
+
+@pytest.mark.parametrize("every", [2, 3])
+def test_interleaved_leaves_out_every_nth_layer(every):
+    place = {"kind": "interleaved", "every": every, "base": 100.0, "scaling": "ntk", "factor": 2.0}
+    stacks = {"encoder": {"layers": 7}, "decoder": {"layers": 2}}
+    model = small(FAMILIES["transformer"] | stacks | {"position": place})
+    kinds = [type(block.own.position) for block in model.encoder]
+    wanted = [Position if n % every == 0 else POSITIONS["rotary"] for n in range(1, 8)]
+    assert kinds == wanted
+    assert type(model.decoder[0].own.position) is POSITIONS["rotary"]
+    assert (type(model.decoder[1].own.position) is Position) == (every == 2)
+    assert type(model.position) is Position
+    alone = config.Rotary(**{k: v for k, v in place.items() if k not in ("kind", "every")})
+    rotary = POSITIONS["rotary"](12, 3, 4, **alone.options)
+    assert torch.equal(model.encoder[0].own.position.omega, rotary.omega)

@@ -6,6 +6,7 @@ import pytest
 import torch
 from torch import nn
 
+from regard.attention import POSITIONS
 from regard.models.interface import Memory
 from regard.models.transformer import Past, places
 
@@ -85,7 +86,7 @@ def test_the_whole_model_is_torchs_layers(plain, example):
 
 
 @torch.no_grad()
-@pytest.mark.parametrize("kind", ["none", "sinusoidal", "rotary"])
+@pytest.mark.parametrize("kind", [*POSITIONS, "interleaved", "relative-query"])
 def test_padding_on_the_left_changes_nothing_either(kind, make, example):
     model = make(f"transformer-at-{kind}")
     left = [
@@ -101,7 +102,7 @@ def test_padding_on_the_left_changes_nothing_either(kind, make, example):
 @torch.no_grad()
 def test_without_positions_the_encoder_is_equivariant(make, example):
     order = torch.tensor([3, 0, 10, 7, 1, 2, 9, 4, 5, 8, 6])
-    for kind in ("none", "sinusoidal", "rotary"):
+    for kind in (*POSITIONS, "interleaved", "relative-query"):
         model = make(f"transformer-at-{kind}")
         full = torch.ones(1, 11, dtype=torch.bool)
         moved = model.encode(example.source[:1, order], full).states

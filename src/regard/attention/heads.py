@@ -94,7 +94,7 @@ class MultiHead(nn.Module):
         self.output = nn.Linear(heads * head_width, width, bias=False)
         self.score = score
         self.normalise = normalise
-        self.position = position or Position(width, head_width)
+        self.position = position or Position(width, heads, head_width)
 
     def keys_values(
         self, x: Float[Tensor, "batch key width"], at: Int[Tensor, "batch key"]

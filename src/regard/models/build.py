@@ -21,6 +21,7 @@ POINTS: dict[str, dict[str, Any]] = {
     "normaliser": NORMALISERS,
     "position": POSITIONS,
 }
+TAKEN = {("position", "interleaved")}  # made here from other kinds, so in no dict
 
 
 def register(registry: dict[str, Any], name: str, kind: Any) -> None:
@@ -28,7 +29,7 @@ def register(registry: dict[str, Any], name: str, kind: Any) -> None:
     point = next((point for point, known in POINTS.items() if known is registry), None)
     if point is None:
         raise UserError("register takes one of regard.attention's SCORES, NORMALISERS or POSITIONS")
-    if name in registry and registry[name] is not kind:
+    if (point, name) in TAKEN or (name in registry and registry[name] is not kind):
         raise UserError(f'there is a {point} "{name}" already: choose another name')
     registry[name] = kind
     config.EXTENSIONS[point].add(name)
@@ -70,8 +71,24 @@ def normaliser(table: Any) -> Normaliser:
     return find("normaliser", table.kind)
 
 
-def position(table: Any, width: int, head_width: int) -> Position:
-    return make("position", table, width, head_width)
+def position_of_embedding(table: Any, width: int, heads: int, head_width: int) -> Position:
+    """What the model adds to its embeddings: nothing, for the kinds that speak elsewhere."""
+    table = config.NoPosition() if isinstance(table, config.Interleaved) else table
+    return position(table, ("embed",), width, heads, head_width)
+
+
+def position_of_layer(table: Any, layer: int, width: int, heads: int, head_width: int) -> Position:
+    """What a layer's self-attention is told: nothing, for the kinds that speak elsewhere."""
+    if isinstance(table, config.Interleaved):
+        table = config.NoPosition() if (layer + 1) % table.every == 0 else table.rotary
+    return position(table, ("rotate", "bias"), width, heads, head_width)
+
+
+def position(table: Any, places: tuple[str, ...], *sizes: int) -> Position:
+    """The kind, if it speaks in one of these places; if not, its parameters would never learn."""
+    made = make("position", table, *sizes)
+    speaks = any(getattr(type(made), place) is not getattr(Position, place) for place in places)
+    return made if speaks else Position(*sizes)
 
 
 def recurrent(table: config.Recurrent, source_vocab: int, target_vocab: int) -> Recurrent:
@@ -82,7 +99,7 @@ def recurrent(table: config.Recurrent, source_vocab: int, target_vocab: int) -> 
         table.hidden,
         table.encoder.layers,
         table.encoder.bidirectional,
-        position(table.encoder.position, table.embedding, table.embedding),
+        position_of_embedding(table.encoder.position, table.embedding, 1, table.embedding),
         table.dropout,
     )
     form = DECODERS[table.decoder.kind]
@@ -115,22 +132,23 @@ def transformer(
         normalise = normaliser(table.attention.normaliser)
         return MultiHead(width, heads, head_width, kind, normalise, place)
 
-    def own() -> MultiHead:
-        return attend(position(table.position, width, head_width))
+    def own(layer: int) -> MultiHead:
+        return attend(position_of_layer(table.position, layer, width, heads, head_width))
 
     def feed() -> FeedForward:
         return FeedForward(width, table.feed_forward, table.dropout)
 
     encoder = [
-        EncoderBlock(width, own(), feed(), table.dropout) for _ in range(table.encoder.layers)
+        EncoderBlock(width, own(layer), feed(), table.dropout)
+        for layer in range(table.encoder.layers)
     ]
     decoder = [
-        DecoderBlock(width, own(), attend(None), feed(), table.dropout)
-        for _ in range(table.decoder.layers)
+        DecoderBlock(width, own(layer), attend(None), feed(), table.dropout)
+        for layer in range(table.decoder.layers)
     ]
     target = nn.Embedding(target_vocab, width)
     source = target if joint else nn.Embedding(source_vocab, width)
-    place = position(table.position, width, head_width)
+    place = position_of_embedding(table.position, width, heads, head_width)
     return Transformer(source, target, place, encoder, decoder, table.dropout)
 
 
