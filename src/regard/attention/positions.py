@@ -191,11 +191,12 @@ class Rotary(Position):
     def rotate(
         self, heads: Float[Tensor, "batch heads length depth"], at: At
     ) -> Float[Tensor, "batch heads length depth"]:
-        angle = at[:, None, :, None] * self.omega
-        cos = (angle.cos() * self.stretch).to(heads.dtype)
-        sin = (angle.sin() * self.stretch).to(heads.dtype)
-        x1, x2 = heads[..., 0::2], heads[..., 1::2]
-        return torch.stack([x1 * cos - x2 * sin, x2 * cos + x1 * sin], dim=-1).flatten(-2)
+        # A pair is a complex number, and turning it is one product: (x1 + i x2) e^(i t omega).
+        exact = torch.promote_types(heads.dtype, torch.float32)
+        angle = (at[:, None, :, None] * self.omega).to(exact)
+        turn = torch.polar(torch.full_like(angle, self.stretch), angle)
+        pairs = torch.view_as_complex(heads.to(exact).unflatten(-1, (-1, 2)).contiguous())
+        return torch.view_as_real(pairs * turn).flatten(-2).to(heads.dtype)
 
 
 Omega = Float[Tensor, " pairs"]

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from regard.attention import Position
 from regard.models.cells import Cell, CellKind
+from regard.models.dropout import Dropout
 from regard.models.interface import Logits, Memory, Model, Source, SourceMask, Target
 from regard.models.recurrent_decoder import Decoder, DecoderState
 
@@ -52,7 +53,7 @@ class Encoder(nn.Module):
         super().__init__()
         self.embedding = embedding
         self.position = position
-        self.dropout = nn.Dropout(dropout)
+        self.dropout = Dropout(dropout)
         directions = 2 if bidirectional else 1
         self.width = hidden * directions
         widths = [embedding.embedding_dim] + [self.width] * (layers - 1)
@@ -103,7 +104,7 @@ class Recurrent(Model):
         self.decoder = decoder
         self.bridge = nn.Linear(encoder.width, decoder.layers * decoder.state_width)
         self.output = nn.Linear(decoder.width, vocab)
-        self.dropout = nn.Dropout(dropout)
+        self.dropout = Dropout(dropout)
 
     def encode(self, source: Source, mask: SourceMask) -> RecurrentMemory:
         states, summary = self.encoder(source, mask)

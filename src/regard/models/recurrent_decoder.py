@@ -18,6 +18,7 @@ from torch import Tensor, nn
 
 from regard.attention import SingleHead
 from regard.models.cells import Cell, CellKind
+from regard.models.dropout import Dropout
 from regard.models.interface import Record
 
 Embedded = Float[Tensor, "batch target embedding"]
@@ -61,7 +62,7 @@ class Decoder(nn.Module):
         self.state_width = cells[0].state_width
         self.cells = nn.ModuleList(cells)
         self.attention = attention
-        self.dropout = nn.Dropout(dropout)
+        self.dropout = Dropout(dropout)
 
     @staticmethod
     def query_width(embedding: int, hidden: int) -> int:

@@ -13,6 +13,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 from regard.attention import MultiHead, Position, causal_mask
+from regard.models.dropout import Dropout
 from regard.models.interface import Logits, Memory, Model, Record, Source, SourceMask, Target
 
 Sequence = Float[Tensor, "batch length width"]
@@ -30,7 +31,7 @@ class FeedForward(nn.Module):
         super().__init__()
         self.grow = nn.Linear(width, inner)
         self.shrink = nn.Linear(inner, width)
-        self.dropout = nn.Dropout(dropout)
+        self.dropout = Dropout(dropout)
 
     def forward(self, x: Sequence) -> Sequence:
         return self.shrink(self.dropout(torch.relu(self.grow(x))))
@@ -43,7 +44,7 @@ class EncoderBlock(nn.Module):
         super().__init__()
         self.own_norm, self.feed_norm = nn.LayerNorm(width), nn.LayerNorm(width)
         self.own, self.feed = own, feed
-        self.dropout = nn.Dropout(dropout)
+        self.dropout = Dropout(dropout)
 
     def forward(
         self, x: Sequence, mask: SourceMask, at: Places, explain: bool
@@ -113,7 +114,7 @@ class DecoderBlock(nn.Module):
         self.own_norm, self.cross_norm = nn.LayerNorm(width), nn.LayerNorm(width)
         self.feed_norm = nn.LayerNorm(width)
         self.own, self.cross, self.feed = own, cross, feed
-        self.dropout = nn.Dropout(dropout)
+        self.dropout = Dropout(dropout)
 
     def begin(self, memory: Memory, at: Places) -> LayerState:
         return LayerState(*self.cross.keys_values(memory.states, at), Past())
@@ -169,7 +170,7 @@ class Transformer(Model):
         self.encoder = nn.ModuleList(encoder)  # type: ignore[assignment]
         self.decoder = nn.ModuleList(decoder)  # type: ignore[assignment]
         self.encoder_norm, self.decoder_norm = nn.LayerNorm(width), nn.LayerNorm(width)
-        self.dropout = nn.Dropout(dropout)
+        self.dropout = Dropout(dropout)
 
     def encode(self, source: Source, mask: SourceMask) -> Memory:
         return self._encode(source, mask, explain=False)[0]
