@@ -11,7 +11,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from regard import presets
+from regard import models, presets
 from regard.config import Config
 from regard.errors import UserError
 from regard.models import Model, build, weights
@@ -221,8 +221,8 @@ def cut(mechanism: str, weights: Tensor, sizes: dict[str, int]) -> Tensor:
     return weights[:, :, :query, :key].clone()
 
 
-def load(run: str | Path, device: str | torch.device = "cpu") -> Translator:
-    """The translator in a run folder, with its best weights."""
+def load(run: str | Path, device: str | torch.device = "cpu", *, int8: bool = False) -> Translator:
+    """The translator in a run folder, with its best weights; in int8, quicker on a CPU."""
     folder = Path(run)
     config = read_config(folder)
     if not (folder / "tokenizer.json").is_file() or not (folder / "model.safetensors").is_file():
@@ -234,7 +234,8 @@ def load(run: str | Path, device: str | torch.device = "cpu") -> Translator:
     model = build(config.model, tokenizers.source.size, tokenizers.target.size, tokenizers.joint)
     path = folder / "model.safetensors"
     weights.fill(model, weights.read(path)[0], path)
-    return Translator(config, tokenizers, model.to(device))
+    model = model.to(device)
+    return Translator(config, tokenizers, models.int8(model) if int8 else models.blocks(model))
 
 
 def read_config(folder: Path) -> Config:

@@ -101,6 +101,43 @@ def test_select_follows_rows(model, example, t):
     close(second, wanted[fewer, 3:])
 
 
+@pytest.mark.parametrize("t", [0, 2])
+def test_several_beginnings_of_a_sentence_go_their_own_ways(model, example, t):
+    beam, random = 3, torch.Generator().manual_seed(3)
+    batch = len(example.lengths)
+    memory = model.encode(example.source, example.mask)
+    _, state = stepped(model, model.begin(memory), example.target[:, :t])
+    state = state.spread(beam)
+    said = example.target[:, None, :t].expand(-1, beam, -1)
+    sentences = torch.arange(batch)
+    for place in range(5):
+        tokens = torch.randint(1, 19, (len(sentences), beam), generator=random)
+        logits, state = model.step(tokens.flatten(), state)
+        said = torch.cat([said, tokens[..., None]], dim=-1)
+        rows = sentences.repeat_interleave(beam)
+        read = model(example.source[rows], example.mask[rows], said.flatten(0, 1))
+        close(logits, read[:, -1])
+        slots = torch.randint(
+            0, beam, tokens.shape, generator=random
+        )  # some twice, some not at all
+        state = state.reorder(slots)
+        said = said.gather(1, slots[..., None].expand_as(said))
+        if place == 2:
+            kept = torch.tensor([4, 0, 2])  # a sentence takes all its beginnings along
+            state, said, sentences = state.select(kept), said[kept], sentences[kept]
+        if place == 3:
+            state = state.copy()
+
+
+def test_spread_by_one_and_reorder_in_place_change_nothing(model, example):
+    memory = model.encode(example.source, example.mask)
+    wanted, _ = stepped(model, model.begin(memory), example.target[:, :5])
+    _, state = stepped(model, model.begin(memory), example.target[:, :2])
+    same = torch.zeros(len(example.lengths), 1, dtype=torch.int64)
+    state = state.reorder(same).spread(1).reorder(same)
+    close(stepped(model, state, example.target[:, 2:5])[0], wanted[:, 2:])
+
+
 @pytest.mark.parametrize("t", [0, 1, 3])
 @pytest.mark.parametrize("first", ["original", "copy"])
 def test_copy_branches(model, example, t, first):

@@ -134,7 +134,7 @@ def test_reading_part_of_a_target_at_once_and_then_stepping(make, example):
     with torch.no_grad():
         wanted = model(example.source, example.mask, example.target)
         state = model.begin(model.encode(example.source, example.mask))
-        model._decode(example.target[:, :5], state, explain=False)
+        model._read(example.target[:, :5], state, explain=False)
         for t in range(5, 17):
             logits, state = model.step(example.target[:, t], state)
             torch.testing.assert_close(logits, wanted[:, t])

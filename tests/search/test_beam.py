@@ -10,7 +10,7 @@ from torch import Tensor
 
 from regard.config import Config
 from regard.models import Model, build
-from regard.models.interface import Memory, Record
+from regard.models.interface import Memory, State
 from regard.search import Hypothesis, beam, greedy
 from regard.search.beam import Finished
 from regard.text.tokenizer import BEGIN, END, PAD, UNKNOWN
@@ -154,6 +154,15 @@ def test_stopping_early_loses_nothing(name, power, nbest, monkeypatch):
     same(early, search(model, given, **choices))
 
 
+@pytest.mark.parametrize("check_every", [2, 3, 8, 100])
+@pytest.mark.parametrize("power", [0.0, 1.0])
+def test_looking_rarely_for_what_is_settled_finds_the_same(name, power, check_every):
+    model, given = make(name, 11, 1.0), source()
+    choices = {"width": 3, "nbest": 2, "length_power": power}
+    wanted = search(model, given, **choices)
+    same(search(model, given, check_every=check_every, **choices), wanted)
+
+
 def test_stopping_early_saves_steps(monkeypatch):
     model, given = make("gru", 11, 4.0), source()
     steps, plain = [], model.step
@@ -219,8 +228,14 @@ def test_a_beam_wider_than_the_vocabulary(name):
 
 
 @dataclass
-class Said(Record):
-    ids: Tensor
+class Said(State):
+    ids: Tensor  # [batch beam length]
+
+    def spread(self, beam):
+        return Said(self.ids.repeat_interleave(beam, dim=1))
+
+    def reorder(self, slots):
+        return Said(self.ids.gather(1, slots[..., None].expand(-1, -1, self.ids.shape[-1])))
 
 
 class Scripted(Model):
@@ -234,12 +249,12 @@ class Scripted(Model):
         return Memory(source[..., None].float(), mask)
 
     def begin(self, memory):
-        return Said(torch.zeros(len(memory.mask), 0, dtype=torch.int64))
+        return Said(torch.zeros(len(memory.mask), 1, 0, dtype=torch.int64))
 
     def step(self, tokens, state):
-        ids = torch.cat([state.ids, tokens[:, None]], dim=1)
-        chances = torch.full((len(ids), 8), -60.0)
-        for row, said in zip(chances, ids[:, 1:].tolist(), strict=True):
+        ids = torch.cat([state.ids, tokens.view(len(state.ids), -1, 1)], dim=-1)
+        chances = torch.full((len(tokens), 8), -60.0)
+        for row, said in zip(chances, ids.flatten(0, 1)[:, 1:].tolist(), strict=True):
             for token, chance in self.script.get(tuple(said), {END: 1.0}).items():
                 row[token] = torch.tensor(chance).log()
         return chances, Said(ids)

@@ -77,6 +77,16 @@ def test_greedy_is_the_naive_loop(model, source, end):
 
 
 @torch.inference_mode()
+@pytest.mark.parametrize("check_every", [2, 3, 8, 100])
+def test_looking_rarely_for_what_has_ended_finds_the_same(model, source, check_every):
+    lean(model, end=1.0)
+    memory, limits = model.encode(*source), torch.tensor(LIMITS)
+    found, wanted = greedy(model, memory, limits, check_every), greedy(model, memory, limits)
+    assert [h.ids for h in found] == [h.ids for h in wanted]
+    assert [h.score for h in found] == pytest.approx([h.score for h in wanted], abs=1e-5)
+
+
+@torch.inference_mode()
 def test_rows_do_not_know_of_each_other(model, source):
     lean(model, end=1.0)
     together = search(model, source)

@@ -4,7 +4,6 @@ Keys and values are made once (`keys`, `keys_values`) and passed back in, so a d
 by word does not make them again at every step.
 """
 
-from einops import rearrange
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
@@ -12,6 +11,7 @@ from regard.attention.attend import attend, attend_fused
 from regard.attention.normalise import Normaliser, softmax
 from regard.attention.positions import Position
 from regard.attention.scores import ScaledDot, Score
+from regard.linear import Linear
 
 Heads = Float[Tensor, "batch heads key depth"]
 
@@ -29,8 +29,8 @@ class SingleHead(nn.Module):
     ) -> None:
         super().__init__()
         projected = score.projected
-        self.query = nn.Linear(query_width, kq_width, bias=False) if projected else nn.Identity()
-        self.key = nn.Linear(key_width, kq_width, bias=False) if projected else nn.Identity()
+        self.query = Linear(query_width, kq_width, bias=False) if projected else nn.Identity()
+        self.key = Linear(key_width, kq_width, bias=False) if projected else nn.Identity()
         self.score = score
         self.normalise = normalise
 
@@ -89,9 +89,9 @@ class MultiHead(nn.Module):
     ) -> None:
         super().__init__()
         self.heads = heads
-        self.query = nn.Linear(width, heads * head_width, bias=False)
-        self.key_value = nn.Linear(width, 2 * heads * head_width, bias=False)
-        self.output = nn.Linear(heads * head_width, width, bias=False)
+        self.query = Linear(width, heads * head_width, bias=False)
+        self.key_value = Linear(width, 2 * heads * head_width, bias=False)
+        self.output = Linear(heads * head_width, width, bias=False)
         self.score = score
         self.normalise = normalise
         self.position = position or Position(width, heads, head_width)
@@ -100,9 +100,11 @@ class MultiHead(nn.Module):
         self, x: Float[Tensor, "batch key width"], at: Int[Tensor, "batch key"]
     ) -> tuple[Heads, Heads]:
         """W_k x, turned by its position, and W_v x, for every head: what a cache holds."""
-        pattern = "batch key (two heads depth) -> two batch heads key depth"
-        keys, values = rearrange(self.key_value(x), pattern, two=2, heads=self.heads)
+        keys, values = (self._apart(half) for half in self.key_value(x).chunk(2, dim=-1))
         return self.position.rotate(keys, at), values
+
+    def _apart(self, x: Float[Tensor, "batch length joined"]) -> Heads:
+        return x.unflatten(-1, (self.heads, -1)).transpose(1, 2)
 
     def forward(
         self,
@@ -115,8 +117,7 @@ class MultiHead(nn.Module):
         explain: bool = False,
     ) -> tuple[Float[Tensor, "batch query width"], Float[Tensor, "batch heads query key"] | None]:
         """(output, weights): fused and without weights, unless they are asked for."""
-        query = rearrange(self.query(x), "b query (h d) -> b h query d", h=self.heads)
-        query = self.position.rotate(query, query_at)
+        query = self.position.rotate(self._apart(self.query(x)), query_at)
         bias = self.position.bias(query, query_at, key_at)
         allowed = None if mask is None else mask[:, None]
         fused = type(self.score) is ScaledDot and self.normalise is softmax and bias is None
@@ -126,5 +127,5 @@ class MultiHead(nn.Module):
             scores = self.score(query, keys)
             scores = scores if bias is None else scores + bias
             context, weights = attend(scores, values, allowed, self.normalise)
-        output = self.output(rearrange(context, "b h query d -> b query (h d)"))
+        output = self.output(context.transpose(1, 2).flatten(2))  # heads side by side again
         return output, weights if explain else None

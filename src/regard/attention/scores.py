@@ -22,6 +22,8 @@ class Score(nn.Module, ABC):
     """score(query, keys) -> one number for each pair. `location` has a largest number of keys."""
 
     projected = True
+    pairwise = False
+    """Does the number for a pair depend on that pair alone, wherever the key stands? (If in doubt, no.)"""
 
     def __init__(self, query_width: int, key_width: int) -> None:
         super().__init__()
@@ -43,6 +45,7 @@ class Dummy(Score):
     """e = minus infinity: attends to no word, so the context is zeros."""
 
     projected = False
+    pairwise = True
 
     def forward(self, query: Query, keys: Keys) -> Scores:
         return constant(float("-inf"), query, keys)
@@ -52,6 +55,7 @@ class Mean(Score):
     """e = 0: attends equally to every real word."""
 
     projected = False
+    pairwise = True
 
     def forward(self, query: Query, keys: Keys) -> Scores:
         return constant(0.0, query, keys)
@@ -78,6 +82,8 @@ class Location(Score):
 class Additive(Score):
     """e = v . tanh(q + k) (Bahdanau et al., 2015)"""
 
+    pairwise = True
+
     def __init__(self, query_width: int, key_width: int) -> None:
         super().__init__(query_width, key_width)
         bound = 1 / math.sqrt(key_width)
@@ -90,12 +96,16 @@ class Additive(Score):
 class Dot(Score):
     """e = q . k"""
 
+    pairwise = True
+
     def forward(self, query: Query, keys: Keys) -> Scores:
         return query @ keys.transpose(-1, -2)
 
 
 class ScaledDot(Score):
     """e = q . k / sqrt(d) (Vaswani et al., 2017)"""
+
+    pairwise = True
 
     def forward(self, query: Query, keys: Keys) -> Scores:
         return query @ keys.transpose(-1, -2) / math.sqrt(query.shape[-1])
@@ -105,6 +115,7 @@ class Bilinear(Score):
     """e = q . W k (Luong et al., 2015, "general"); q and k unprojected"""
 
     projected = False
+    pairwise = True
 
     def __init__(self, query_width: int, key_width: int) -> None:
         super().__init__(query_width, key_width)

@@ -29,6 +29,9 @@ Run = Annotated[
     Path, typer.Argument(help="A run folder, as `regard train` makes.", show_default=False)
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON document and nothing else.")]
+Int8 = Annotated[
+    bool, typer.Option("--int8", help="Round the weights to 8 bits: quicker, on a CPU only.")
+]
 Settings = Annotated[
     list[str] | None,
     typer.Option(
@@ -49,11 +52,11 @@ def pick(device: str) -> str:
     return "cuda" if there and device != "cpu" else "cpu"
 
 
-def load(run: Path, device: str) -> Any:
+def load(run: Path, device: str, int8: bool = False) -> Any:
     from regard.translator import load, read_config
 
     read_config(run)  # a wrong folder is told before PyTorch looks for devices
-    return load(run, pick(device))
+    return load(run, "cpu" if int8 and device == "auto" else pick(device), int8=int8)
 
 
 def lines_of(name: str) -> list[str]:

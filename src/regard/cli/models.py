@@ -9,6 +9,7 @@ from regard import presets
 from regard.cli.common import (
     AsJson,
     Device,
+    Int8,
     Run,
     Settings,
     app,
@@ -99,6 +100,7 @@ def translate(
     seed: Annotated[int | None, typer.Option(help="Sampling: which draws.")] = None,
     as_json: AsJson = False,
     device: Device = "auto",
+    int8: Int8 = False,
 ) -> None:
     """Translate texts with a trained model."""
     texts = [*(text or []), *(lines_of(input_) if input_ else [])]
@@ -110,7 +112,7 @@ def translate(
     chosen = {name: value for name, value in given.items() if value is not None}
     if chosen and not sample:
         raise UserError(f"--{next(iter(chosen)).replace('_', '-')} needs --sample")
-    translator = load(run, device)
+    translator = load(run, device, int8)
 
     from regard.translator import Sampling
 
@@ -144,10 +146,11 @@ def evaluate(
     ] = None,
     as_json: AsJson = False,
     device: Device = "auto",
+    int8: Int8 = False,
 ) -> None:
     """Measure a trained model on a split of its data."""
     widths = whole_numbers(beam, "--beam")
-    translator = load(run, device)
+    translator = load(run, device, int8)
 
     from regard.evaluation import evaluate, report
     from regard.text import corpus

@@ -1,6 +1,8 @@
 """Models behind one interface: `interface`, then `recurrent` and `transformer`, made by `build`."""
 
+from regard.models.blocks import blocks
 from regard.models.build import build, register
-from regard.models.interface import Memory, Model, Record
+from regard.models.int8 import int8
+from regard.models.interface import Memory, Model, Record, State
 
-__all__ = ["Memory", "Model", "Record", "build", "register"]
+__all__ = ["Memory", "Model", "Record", "State", "blocks", "build", "int8", "register"]

@@ -8,12 +8,15 @@ from typing import Any, TypeVar
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
+from regard.linear import Product
+
 Source = Int[Tensor, "batch source"]
 SourceMask = Bool[Tensor, "batch source"]
 Target = Int[Tensor, "batch target"]
-Logits = Float[Tensor, "batch vocab"]
+Logits = Float[Tensor, "rows vocab"]
 
 R = TypeVar("R", bound="Record")
+S = TypeVar("S", bound="State")
 
 
 @dataclass
@@ -24,7 +27,7 @@ class Record:
     """
 
     def select(self: R, rows: Int[Tensor, " rows"]) -> R:
-        """Row i of the result is row rows[i] of this one."""
+        """Sentence i of the result is sentence rows[i] of this one."""
         return self._map(lambda tensor: tensor.index_select(0, rows))
 
     def copy(self: R) -> R:
@@ -47,6 +50,23 @@ def apply(change: Callable[[Tensor], Tensor], value: Any) -> Any:
 
 
 @dataclass
+class State(Record, ABC):
+    """What a decoder remembers of each sentence, for one beginning of its output or for several.
+
+    `step` takes and gives a row for each beginning, those of a sentence side by side. What belongs to
+    the sentence is held once, however many beginnings look at it.
+    """
+
+    @abstractmethod
+    def spread(self: S, beam: int) -> S:
+        """Each beginning becomes `beam` equal ones. Consumes the state, as all of these do."""
+
+    @abstractmethod
+    def reorder(self: S, slots: Int[Tensor, "batch beam"]) -> S:
+        """Beginning i of a sentence goes on from what was its beginning slots[i]."""
+
+
+@dataclass
 class Memory(Record):
     """What the encoder leaves for the decoder: a state for each source token, and which are real."""
 
@@ -57,16 +77,20 @@ class Memory(Record):
 class Model(nn.Module, ABC):
     """P(target | source). `begin` and `step` go word by word; `features` reads a target at once."""
 
+    def __init__(self) -> None:
+        super().__init__()
+        self.product = Product()
+
     @abstractmethod
     def encode(self, source: Source, mask: SourceMask) -> Memory:
         """Read the source."""
 
     @abstractmethod
-    def begin(self, memory: Any) -> Record:
-        """The decoder's state before the first word."""
+    def begin(self, memory: Any) -> State:
+        """The decoder's state before the first word: one beginning a sentence."""
 
     @abstractmethod
-    def step(self, tokens: Int[Tensor, " batch"], state: Any) -> tuple[Logits, Any]:
+    def step(self, tokens: Int[Tensor, " rows"], state: Any) -> tuple[Logits, Any]:
         """Read one token a row; logits of the next. Consumes the state it is given."""
 
     @abstractmethod
@@ -80,7 +104,7 @@ class Model(nn.Module, ABC):
 
     def project(self, features: Float[Tensor, "*rows features"]) -> Float[Tensor, "*rows vocab"]:
         """Features to logits."""
-        return nn.functional.linear(features, *self.output_map)
+        return self.product(features, *self.output_map)
 
     @abstractmethod
     def explain(

@@ -12,6 +12,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 from regard.attention import Position
+from regard.linear import Linear
 from regard.models.cells import Cell, CellKind
 from regard.models.dropout import Dropout
 from regard.models.interface import Logits, Memory, Model, Source, SourceMask, Target
@@ -102,8 +103,8 @@ class Recurrent(Model):
         self.encoder = encoder
         self.embedding = embedding
         self.decoder = decoder
-        self.bridge = nn.Linear(encoder.width, decoder.layers * decoder.state_width)
-        self.output = nn.Linear(decoder.width, vocab)
+        self.bridge = Linear(encoder.width, decoder.layers * decoder.state_width)
+        self.output = Linear(decoder.width, vocab)
         self.dropout = Dropout(dropout)
 
     def encode(self, source: Source, mask: SourceMask) -> RecurrentMemory:
@@ -115,7 +116,7 @@ class Recurrent(Model):
         return self.decoder.begin(memory.start, memory.states, memory.mask)
 
     def step(
-        self, tokens: Int[Tensor, " batch"], state: DecoderState
+        self, tokens: Int[Tensor, " rows"], state: DecoderState
     ) -> tuple[Logits, DecoderState]:
         features, _, state = self.decoder(self.embedding(tokens[:, None]), state)
         return self.project(self.dropout(features[:, 0])), state

@@ -13,28 +13,48 @@ from abc import abstractmethod
 from dataclasses import dataclass, replace
 
 import torch
-from jaxtyping import Bool, Float
+from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 from regard.attention import SingleHead
+from regard.linear import Linear
 from regard.models.cells import Cell, CellKind
 from regard.models.dropout import Dropout
-from regard.models.interface import Record
+from regard.models.interface import State
 
-Embedded = Float[Tensor, "batch target embedding"]
-Features = Float[Tensor, "batch target features"]
-Weights = Float[Tensor, "batch target source"] | None
+Embedded = Float[Tensor, "rows target embedding"]
+Features = Float[Tensor, "rows target features"]
+Weights = Float[Tensor, "rows target source"] | None
 
 
 @dataclass
-class DecoderState(Record):
+class DecoderState(State):
     """The state of each layer, the last context, and what there is to attend to."""
 
-    layers: Float[Tensor, "batch layers state"]
-    context: Float[Tensor, "batch context"]
+    layers: Float[Tensor, "batch beam layers state"]
+    context: Float[Tensor, "batch beam context"]
     keys: Float[Tensor, "batch source kq_width"]
     values: Float[Tensor, "batch source width"]
     mask: Bool[Tensor, "batch source"]
+
+    def spread(self, beam: int) -> "DecoderState":
+        layers, context = (x.repeat_interleave(beam, dim=1) for x in (self.layers, self.context))
+        return replace(self, layers=layers, context=context)
+
+    def reorder(self, slots: Int[Tensor, "batch beam"]) -> "DecoderState":
+        sentence = torch.arange(len(slots), device=slots.device)[:, None]
+        layers, context = self.layers[sentence, slots], self.context[sentence, slots]
+        return replace(self, layers=layers, context=context)
+
+    def after(
+        self,
+        layers: Float[Tensor, "rows layers state"],
+        context: Float[Tensor, "rows context"] | None = None,
+    ) -> "DecoderState":
+        """The state that a step leaves, from what it gives each row."""
+        layers = layers.unflatten(0, (len(self.mask), -1))
+        fed = self.context if context is None else context.unflatten(0, (len(self.mask), -1))
+        return replace(self, layers=layers, context=fed)
 
 
 Reading = tuple[Features, Weights, DecoderState]
@@ -81,19 +101,18 @@ class Decoder(nn.Module):
     ) -> DecoderState:
         """The state before the first word: no context yet."""
         keys = self.attention.keys(values) if self.attention else values
-        return DecoderState(
-            start, torch.zeros_like(values[:, 0, : self.context]), keys, values, mask
-        )
+        nothing = torch.zeros_like(values[:, :1, : self.context])
+        return DecoderState(start[:, None], nothing, keys, values, mask)
 
     def forward(self, x: Embedded, state: DecoderState) -> Reading:
         """(what predicts the next token at each position, weights, the state after the last)"""
-        hidden, layers = self.recur(x, state.layers)
+        hidden, layers = self.recur(x, state.layers.flatten(0, 1))
         context, weights = self.look(hidden, state)
-        return torch.cat([context, hidden], dim=-1), weights, replace(state, layers=layers)
+        return torch.cat([context, hidden], dim=-1), weights, state.after(layers)
 
     def recur(
-        self, x: Float[Tensor, "batch target inputs"], layers: Float[Tensor, "batch layers state"]
-    ) -> tuple[Float[Tensor, "batch target hidden"], Float[Tensor, "batch layers state"]]:
+        self, x: Float[Tensor, "rows target inputs"], layers: Float[Tensor, "rows layers state"]
+    ) -> tuple[Float[Tensor, "rows target hidden"], Float[Tensor, "rows layers state"]]:
         """Through every layer of cells."""
         last = []
         for layer, cell in enumerate(self.cells):
@@ -102,12 +121,17 @@ class Decoder(nn.Module):
         return x, torch.stack(last, dim=1)
 
     def look(
-        self, query: Float[Tensor, "batch target query_width"], state: DecoderState
-    ) -> tuple[Float[Tensor, "batch target context"], Weights]:
+        self, query: Float[Tensor, "rows target query_width"], state: DecoderState
+    ) -> tuple[Float[Tensor, "rows target context"], Weights]:
         """(context, weights) of each query; without attention, a context of no width."""
         if self.attention is None:
             return query[..., :0], None
-        return self.attention(query, state.keys, state.values, state.mask[:, None])
+        batch, shape = len(state.mask), query.shape[:2]
+        # The rows of a sentence are so many queries over its keys, which are held once.
+        together = query.reshape(batch, -1, query.shape[-1])
+        found = self.attention(together, state.keys, state.values, state.mask[:, None])
+        context, weights = (x.reshape(*shape, x.shape[-1]) for x in found)
+        return context, weights
 
 
 class WordByWord(Decoder):
@@ -123,7 +147,7 @@ class WordByWord(Decoder):
         return torch.cat(features, dim=1), seen, state
 
     @abstractmethod
-    def one(self, x: Float[Tensor, "batch 1 embedding"], state: DecoderState) -> Reading:
+    def one(self, x: Float[Tensor, "rows 1 embedding"], state: DecoderState) -> Reading:
         """Read one word."""
 
 
@@ -133,11 +157,11 @@ class InputFeeding(WordByWord):
     def input_width(self, embedding: int) -> int:
         return embedding + self.context
 
-    def one(self, x: Float[Tensor, "batch 1 embedding"], state: DecoderState) -> Reading:
-        fed = torch.cat([x, state.context[:, None]], dim=-1)
-        hidden, layers = self.recur(fed, state.layers)
+    def one(self, x: Float[Tensor, "rows 1 embedding"], state: DecoderState) -> Reading:
+        fed = torch.cat([x, state.context.flatten(0, 1)[:, None]], dim=-1)
+        hidden, layers = self.recur(fed, state.layers.flatten(0, 1))
         context, weights = self.look(hidden, state)
-        after = replace(state, layers=layers, context=context[:, 0])
+        after = state.after(layers, context[:, 0])
         return torch.cat([context, hidden], dim=-1), weights, after
 
 
@@ -156,7 +180,7 @@ class Tutorial(WordByWord):
     ) -> None:
         super().__init__(cell, embedding, hidden, layers, attention, context, dropout)
         self.width = hidden
-        self.combine = nn.Linear(embedding + self.context, hidden)
+        self.combine = Linear(embedding + self.context, hidden)
 
     @staticmethod
     def query_width(embedding: int, hidden: int) -> int:
@@ -165,12 +189,13 @@ class Tutorial(WordByWord):
     def input_width(self, embedding: int) -> int:
         return self.hidden
 
-    def one(self, x: Float[Tensor, "batch 1 embedding"], state: DecoderState) -> Reading:
-        last = state.layers[:, -1:, : self.hidden]
+    def one(self, x: Float[Tensor, "rows 1 embedding"], state: DecoderState) -> Reading:
+        before = state.layers.flatten(0, 1)
+        last = before[:, -1:, : self.hidden]
         context, weights = self.look(torch.cat([last, x], dim=-1), state)
         fed = torch.relu(self.combine(torch.cat([x, context], dim=-1)))
-        hidden, layers = self.recur(fed, state.layers)
-        return hidden, weights, replace(state, layers=layers)
+        hidden, layers = self.recur(fed, before)
+        return hidden, weights, state.after(layers)
 
 
 DECODERS: dict[str, type[Decoder]] = {

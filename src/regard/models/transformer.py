@@ -3,18 +3,23 @@
     x = x + Attention(norm(x))        x = x + FeedForward(norm(x))
 
 The decoder goes through the same code whether it reads a whole target or one token behind a cache.
+Several beginnings of one sentence are so many queries over the same keys: those of the source, and
+those of every token that any of the beginnings has read. Which of these are a beginning's own is a
+mask, and when beginnings trade places nothing but that mask moves.
 """
 
 import math
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 from regard.attention import MultiHead, Position, causal_mask
+from regard.linear import Linear
 from regard.models.dropout import Dropout
-from regard.models.interface import Logits, Memory, Model, Record, Source, SourceMask, Target
+from regard.models.interface import Logits, Memory, Model, Record, Source, SourceMask, State, Target
 
 Sequence = Float[Tensor, "batch length width"]
 Places = Int[Tensor, "batch length"]
@@ -29,8 +34,8 @@ class FeedForward(nn.Module):
 
     def __init__(self, width: int, inner: int, dropout: float) -> None:
         super().__init__()
-        self.grow = nn.Linear(width, inner)
-        self.shrink = nn.Linear(inner, width)
+        self.grow = Linear(width, inner)
+        self.shrink = Linear(inner, width)
         self.dropout = Dropout(dropout)
 
     def forward(self, x: Sequence) -> Sequence:
@@ -84,6 +89,13 @@ class Past(Record):
         room[:, :, : self.length] = old[:, :, : self.length]
         return room
 
+    def _map(self, change: Callable[[Tensor], Tensor]) -> "Past":
+        """Of the room, only what is used."""
+        if self.keys is None or self.values is None:
+            return Past()
+        keys, values = (change(old[:, :, : self.length]) for old in (self.keys, self.values))
+        return Past(keys, values, self.length)
+
 
 @dataclass
 class LayerState(Record):
@@ -95,13 +107,28 @@ class LayerState(Record):
 
 
 @dataclass
-class TransformerState(Record):
+class TransformerState(State):
     """What the decoder remembers, and where everything it may look at stands."""
 
     layers: tuple[LayerState, ...]
     mask: Bool[Tensor, "batch source"]
     source_at: Int[Tensor, "batch source"]
     past_at: Int[Tensor, "batch past"]
+    own: Bool[Tensor, "batch beam past"] | None = None
+    """Which of the past each beginning has read; None: there is one, and it has read all of it."""
+    place: int = 0
+    """Where the next token stands."""
+
+    def spread(self, beam: int) -> "TransformerState":
+        own = self.past_at.new_ones(self.past_at[:, None].shape, dtype=torch.bool)
+        own = own if self.own is None else self.own
+        return replace(self, own=own.repeat_interleave(beam, dim=1))
+
+    def reorder(self, slots: Int[Tensor, "batch beam"]) -> "TransformerState":
+        if self.own is None:
+            return self
+        index = slots[..., None].expand(-1, -1, self.own.shape[-1])
+        return replace(self, own=self.own.gather(1, index))
 
 
 class DecoderBlock(nn.Module):
@@ -120,12 +147,20 @@ class DecoderBlock(nn.Module):
         return LayerState(*self.cross.keys_values(memory.states, at), Past())
 
     def forward(
-        self, x: Sequence, at: Places, layer: LayerState, state: TransformerState, explain: bool
+        self,
+        x: Sequence,
+        at: Places,
+        mask: Bool[Tensor, "batch length past"] | None,
+        layer: LayerState,
+        state: TransformerState,
+        explain: bool,
     ) -> tuple[Sequence, Weights, CrossWeights]:
         normed = self.own_norm(x)
         keys, values = layer.past.add(*self.own.keys_values(normed, at))
-        causal = causal_mask(at, state.past_at)
-        seen, own_weights = self.own(normed, keys, values, causal, at, state.past_at, explain)
+        if state.own is None or self.own.score.pairwise:
+            seen, own_weights = self.own(normed, keys, values, mask, at, state.past_at, explain)
+        else:
+            seen, own_weights = self._one_by_one(normed, keys, values, at, state), None
         x = x + self.dropout(seen)
         seen, cross_weights = self.cross(
             self.cross_norm(x),
@@ -138,6 +173,21 @@ class DecoderBlock(nn.Module):
         )
         x = x + self.dropout(seen)
         return x + self.dropout(self.feed(self.feed_norm(x))), own_weights, cross_weights
+
+    def _one_by_one(
+        self, x: Sequence, keys: AllHeads, values: AllHeads, at: Places, state: TransformerState
+    ) -> Sequence:
+        """Each beginning with a past of its own, for a score that minds where a key stands."""
+        assert state.own is not None
+        # All have read equally many tokens: those of its own come first, in their order.
+        ranked = state.own.int().sort(dim=-1, descending=True, stable=True)
+        order = ranked.indices[..., : state.place + 1]
+        sentence = torch.arange(len(order), device=order.device)[:, None, None]
+        alone = (past.transpose(1, 2)[sentence, order] for past in (keys, values))
+        keys, values = (past.flatten(0, 1).transpose(1, 2) for past in alone)
+        key_at = state.past_at[sentence, order].flatten(0, 1)
+        rows, row_at = x.flatten(0, 1)[:, None], at.flatten()[:, None]
+        return self.own(rows, keys, values, None, row_at, key_at)[0].view_as(x)
 
 
 def places(mask: Bool[Tensor, "batch length"]) -> Int[Tensor, "batch length"]:
@@ -181,13 +231,20 @@ class Transformer(Model):
         return TransformerState(layers, memory.mask, source_at, source_at[:, :0])
 
     def step(
-        self, tokens: Int[Tensor, " batch"], state: TransformerState
+        self, tokens: Int[Tensor, " rows"], state: TransformerState
     ) -> tuple[Logits, TransformerState]:
-        features, _ = self._decode(tokens[:, None], state, explain=False)
-        return self.project(features[:, 0]), state
+        side_by_side = tokens.view(len(state.mask), -1)
+        at = torch.full_like(side_by_side, state.place)
+        if state.own is not None:
+            itself = torch.eye(at.shape[1], dtype=torch.bool, device=at.device)
+            read = itself.expand(len(at), -1, -1)
+            state.own = torch.cat([state.own, read], dim=-1)
+        features, _ = self._decode(side_by_side, at, state.own, state, explain=False)
+        state.place += 1
+        return self.project(features.flatten(0, 1)), state
 
     def features(self, memory: Memory, target: Target) -> Float[Tensor, "batch target features"]:
-        return self._decode(target, self.begin(memory), explain=False)[0]
+        return self._read(target, self.begin(memory), explain=False)[0]
 
     @property
     def output_map(self) -> tuple[Float[Tensor, "vocab features"], None]:
@@ -197,7 +254,7 @@ class Transformer(Model):
         self, source: Source, mask: SourceMask, target: Target
     ) -> dict[str, Float[Tensor, "batch layers heads query key"]]:
         memory, encoder_weights = self._encode(source, mask, explain=True)
-        _, decoder_weights = self._decode(target, self.begin(memory), explain=True)
+        _, decoder_weights = self._read(target, self.begin(memory), explain=True)
         own, cross = zip(*decoder_weights, strict=True)
         by_mechanism = {"cross": cross, "encoder": encoder_weights, "decoder": own}
         return {name: torch.stack(list(weights), dim=1) for name, weights in by_mechanism.items()}
@@ -215,14 +272,27 @@ class Transformer(Model):
             found.append(weights)
         return Memory(self.encoder_norm(x), mask), found
 
-    def _decode(
+    def _read(
         self, target: Target, state: TransformerState, explain: bool
     ) -> tuple[Sequence, list[tuple[Weights, CrossWeights]]]:
-        start = state.past_at.shape[1]
-        at = torch.arange(start, start + target.shape[1], device=target.device).expand_as(target)
+        """A target, or its next part, at once: each token sees itself and those before it."""
+        start, state.place = state.place, state.place + target.shape[1]
+        at = torch.arange(start, state.place, device=target.device).expand_as(target)
+        mask = causal_mask(at, torch.cat([state.past_at, at], dim=1))
+        return self._decode(target, at, mask, state, explain)
+
+    def _decode(
+        self,
+        tokens: Places,
+        at: Places,
+        mask: Bool[Tensor, "batch length past"] | None,
+        state: TransformerState,
+        explain: bool,
+    ) -> tuple[Sequence, list[tuple[Weights, CrossWeights]]]:
+        """Tokens that stand at `at`, behind all that the state has read; the mask is among these."""
         state.past_at = torch.cat([state.past_at, at], dim=1)
-        x, found = self._embed(self.target_embedding, target, at), []
+        x, found = self._embed(self.target_embedding, tokens, at), []
         for block, layer in zip(self.decoder, state.layers, strict=True):
-            x, own, cross = block(x, at, layer, state, explain)
+            x, own, cross = block(x, at, mask, layer, state, explain)
             found.append((own, cross))
         return self.decoder_norm(x), found

@@ -6,38 +6,66 @@ ranked by score / length^power. A sentence stops only when no live beginning can
 never rises, so score / limit^power bounds whatever may become of it.
 """
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
+from torch.nn.functional import pad
 
-from regard.models.interface import Memory, Model
-from regard.search.follow import next_token
+from regard.models.interface import Memory, Model, Record
 from regard.search.hypothesis import Hypothesis
-from regard.text.tokenizer import BEGIN, END
+from regard.search.step import best, next_token, patience
+from regard.text.tokenizer import BEGIN, END, PAD
+
+NEVER = float("-inf")
 
 
 @dataclass
-class Finished:
-    """The finished outputs of one sentence, and whether more can matter."""
+class Finished(Record):
+    """The best finished outputs of each sentence so far, best first, and whether more can matter."""
 
-    limit: int
+    limits: Int[Tensor, " batch"]
+    ids: Int[Tensor, "batch nbest longest"]
+    scores: Float[Tensor, "batch nbest"]
+    normalised: Float[Tensor, "batch nbest"]
     power: float
-    wanted: int
-    found: list[Hypothesis] = field(default_factory=list)
 
-    def add(self, ids: list[int], score: float) -> None:
-        self.found.append(Hypothesis(ids, score, score / len(ids) ** self.power))
-        self.found.sort(key=lambda h: -h.normalised)
+    @classmethod
+    def none(cls, limits: Int[Tensor, " batch"], nbest: int, power: float) -> "Finished":
+        ids = limits.new_full((len(limits), nbest, int(limits.max())), PAD)
+        nothing = limits.new_full((len(limits), nbest), NEVER, dtype=torch.float64)
+        return cls(limits, ids, nothing, nothing, power)
 
-    def settled(self, best_live: float) -> bool:
+    def add(
+        self, ids: Int[Tensor, "batch beam length"], scores: Float[Tensor, "batch beam"]
+    ) -> None:
+        """Let outputs compete; a score of minus infinity is none. Of equals, the earlier leads."""
+        length, nbest = ids.shape[-1], self.ids.shape[1]
+        ids = pad(ids, (0, self.ids.shape[-1] - length), value=PAD)
+        ranked = torch.cat([self.normalised, scores / length**self.power], dim=1)
+        self.normalised, index = (x[:, :nbest] for x in ranked.sort(descending=True, stable=True))
+        self.scores = torch.cat([self.scores, scores], dim=1).gather(1, index)
+        rows = index[..., None].expand(-1, -1, ids.shape[-1])
+        self.ids = torch.cat([self.ids, ids], dim=1).gather(1, rows)
+
+    def settled(self, best_live: Float[Tensor, " batch"]) -> Bool[Tensor, " batch"]:
         """Can nothing that lives still change the outputs that were asked for?"""
-        if len(self.found) < self.wanted:
-            return best_live == float("-inf")
-        return self.found[self.wanted - 1].normalised >= best_live / self.limit**self.power
+        return self.normalised[:, -1] >= best_live / self.limits**self.power
+
+    def hypotheses(self) -> list[list[Hypothesis]]:
+        columns = (self.ids.tolist(), self.scores.tolist(), self.normalised.tolist())
+        return [
+            [
+                Hypothesis([i for i in ids if i != PAD], score, rank)
+                for ids, score, rank in zip(*row, strict=True)
+                if rank > NEVER
+            ]
+            for row in zip(*columns, strict=True)
+        ]
 
 
+@torch.inference_mode()
 def beam(
     model: Model,
     memory: Memory,
@@ -45,74 +73,72 @@ def beam(
     width: int,
     nbest: int = 1,
     length_power: float = 1.0,
+    check_every: int | None = None,
 ) -> list[list[Hypothesis]]:
-    """The `nbest` outputs of each row, best first. Asking for more never changes the best."""
-    batch = len(limits)
-    done = [Finished(limit, length_power, nbest) for limit in limits.tolist()]
-    rows = list(range(batch))  # the sentences still searched
-    tokens = torch.full((batch,), BEGIN, device=limits.device)
+    """The `nbest` outputs of each row, best first. Asking for more never changes the best.
+
+    Every `check_every` steps the sentences that are settled are dropped (on a GPU, now and then).
+    """
+    check_every = check_every or patience(limits.device)
+    longest = int(limits.max())
+    found: dict[int, list[Hypothesis]] = {}
+    rows = list(range(len(limits)))  # the sentences still searched
+    done = Finished.none(limits, nbest, length_power)
+    tokens = torch.full_like(limits, BEGIN)
     chances, state = next_token(model, tokens, model.begin(memory))
-    scores, origin, tokens = best_extensions(torch.zeros_like(chances[:, :1]), chances, width)
-    state = state.select(slots(origin, 1))
+    start = torch.zeros_like(limits, dtype=torch.float64)[:, None]
+    scores, _, tokens = best_extensions(start, chances, width)
+    state = state.spread(width)
     ids = tokens[..., None]
     while True:
-        scores, going = settle(done, rows, ids, tokens, scores)
-        if not going:
-            return [row.found[:nbest] for row in done]
-        if len(going) < len(rows):
-            keep = torch.tensor(going, device=tokens.device)
-            every = torch.arange(width, device=tokens.device).expand(len(rows), -1)
-            state = state.select(slots(every, width).view(-1, width)[keep].flatten())
-            rows = [rows[index] for index in going]
-            scores, tokens, ids = scores[keep], tokens[keep], ids[keep]
+        scores = settle(done, ids, scores)
+        length = ids.shape[-1]
+        if length == longest or length % check_every == 0:
+            going = (scores > NEVER).any(1).tolist()
+            if not all(going):
+                outputs = done.hypotheses()
+                found |= {row: outputs[i] for i, row in enumerate(rows) if not going[i]}
+                kept = [i for i, goes in enumerate(going) if goes]
+                if not kept:
+                    return [found[row] for row in range(len(limits))]
+                keep = torch.tensor(kept, device=tokens.device)
+                rows = [rows[i] for i in kept]
+                done, state = done.select(keep), state.select(keep)
+                scores, tokens, ids = scores[keep], tokens[keep], ids[keep]
         chances, state = next_token(model, tokens.flatten(), state)
         scores, origin, tokens = best_extensions(scores, chances, width)
-        state = state.select(slots(origin, width))
-        ids = torch.cat(
-            [ids.gather(1, origin[..., None].expand_as(ids)), tokens[..., None]], dim=-1
-        )
-
-
-def slots(slot: Int[Tensor, "batch width"], each: int) -> Int[Tensor, " rows"]:
-    """The state's rows that hold these slots, where every sentence has `each` of them."""
-    sentence = torch.arange(slot.shape[0], device=slot.device)[:, None]
-    return (sentence * each + slot).flatten()
+        state = state.reorder(origin)
+        before = ids.gather(1, origin[..., None].expand_as(ids))
+        ids = torch.cat([before, tokens[..., None]], dim=-1)
 
 
 def best_extensions(
     scores: Float[Tensor, "batch slots"], chances: Float[Tensor, "rows vocab"], width: int
 ) -> tuple[Float[Tensor, "batch width"], Int[Tensor, "batch width"], Int[Tensor, "batch width"]]:
-    """(score, slot it came from, token) of the best `width` extensions of each sentence."""
+    """(score, slot it came from, token) of the best `width` extensions of each sentence.
+
+    They are among the best `width` of each slot.
+    """
     batch, vocab = scores.shape[0], chances.shape[-1]
-    totals = (scores[..., None] + chances.view(batch, -1, vocab)).flatten(1)
-    best, index = totals.topk(min(width, totals.shape[1]))
-    missing = width - best.shape[1]  # fewer extensions than slots: the rest stays empty
-    if missing:
-        best = torch.nn.functional.pad(best, (0, missing), value=float("-inf"))
-        index = torch.nn.functional.pad(index, (0, missing))
-    return best, index // vocab, index % vocab
+    each = min(width, vocab)
+    top, tokens = (x.view(batch, -1, each) for x in best(chances, each))
+    totals = (scores[..., None] + top).flatten(1)
+    missing = max(0, width - totals.shape[1])  # fewer extensions than slots: the rest stays empty
+    chosen, index = pad(totals, (0, missing), value=NEVER).topk(width)
+    index = index.clamp(max=totals.shape[1] - 1)
+    return chosen, index // each, tokens.flatten(1).gather(1, index)
 
 
 def settle(
-    done: list[Finished],
-    rows: list[int],
-    ids: Int[Tensor, "batch width length"],
-    tokens: Int[Tensor, "batch width"],
-    scores: Float[Tensor, "batch width"],
-) -> tuple[Float[Tensor, "batch width"], list[int]]:
-    """Set aside what has ended. (scores of what lives, the sentences to go on with)"""
-    real = scores > float("-inf")
-    ended = (tokens == END) & real
-    for index, slot in ended.nonzero().tolist():
-        done[rows[index]].add(ids[index, slot].tolist(), float(scores[index, slot]))
-    scores = scores.masked_fill(ended, float("-inf"))
-    going = []
-    for index, (row, best) in enumerate(zip(rows, scores.amax(1).tolist(), strict=True)):
-        if ids.shape[-1] >= done[row].limit:
-            # Cut short by the limit: these count only where nothing has ended by itself.
-            if not done[row].found:
-                for slot in real[index].nonzero()[:, 0].tolist():
-                    done[row].add(ids[index, slot].tolist(), float(scores[index, slot]))
-        elif not done[row].settled(best):
-            going.append(index)
-    return scores, going
+    done: Finished, ids: Int[Tensor, "batch width length"], scores: Float[Tensor, "batch width"]
+) -> Float[Tensor, "batch width"]:
+    """Set aside what has ended. (scores of what lives; none lives where the sentence is settled)"""
+    ended = ids[..., -1] == END
+    live = scores.masked_fill(ended, NEVER)
+    done.add(ids, scores.masked_fill(~ended, NEVER))
+    at_limit = (ids.shape[-1] >= done.limits)[:, None]
+    # Cut short by the limit: these count only where nothing has ended by itself.
+    cut = at_limit & (done.normalised[:, :1] == NEVER)
+    done.add(ids, live.masked_fill(~cut, NEVER))
+    over = at_limit | done.settled(live.amax(1))[:, None]
+    return live.masked_fill(over, NEVER)

@@ -1,7 +1,6 @@
 """One output a row, a token at a time: the loop that greedy search and sampling share."""
 
 from collections.abc import Callable
-from typing import Any
 
 import torch
 from jaxtyping import Float, Int
@@ -9,41 +8,47 @@ from torch import Tensor
 
 from regard.models.interface import Memory, Model
 from regard.search.hypothesis import Hypothesis
+from regard.search.step import Chances, next_token, patience
 from regard.text.tokenizer import BEGIN, END, PAD
 
-LogProbabilities = Float[Tensor, "rows vocab"]
-Choice = Callable[[LogProbabilities, Int[Tensor, " rows"], int], Int[Tensor, " rows"]]
+Rows = Int[Tensor, " rows"]
+Choice = Callable[[Chances, Rows, int], tuple[Rows, Float[Tensor, " rows"]]]
 
 
-def next_token(
-    model: Model, tokens: Int[Tensor, " rows"], state: Any
-) -> tuple[LogProbabilities, Any]:
-    """Log-probabilities of the next token; padding and begin are never an output."""
-    logits, state = model.step(tokens, state)
-    chances = logits.float().log_softmax(-1)
-    chances[:, [PAD, BEGIN]] = float("-inf")
-    return chances, state
-
-
+@torch.inference_mode()
 def follow(
-    model: Model, memory: Memory, limits: Int[Tensor, " batch"], choose: Choice
+    model: Model,
+    memory: Memory,
+    limits: Int[Tensor, " batch"],
+    choose: Choice,
+    check_every: int | None = None,
 ) -> list[Hypothesis]:
-    """All rows side by side; one that has ended, or reached its own limit, is dropped."""
+    """All rows side by side; `choose` gives each its token and that token's log-probability.
+
+    A row that has ended, or reached its own limit, says no more. Every `check_every` steps such rows
+    are dropped: a GPU would have to be waited for to know them, so there it is done now and then.
+    """
+    check_every = check_every or patience(limits.device)
     state = model.begin(memory)
+    longest = int(limits.max())
     rows = torch.arange(len(limits), device=limits.device)
     tokens = torch.full_like(rows, BEGIN)
-    ids = torch.full((len(rows), int(limits.max())), PAD, device=rows.device)
+    going = torch.ones_like(rows, dtype=torch.bool)
+    ids = torch.full((len(rows), longest), PAD, device=rows.device)
     scores = torch.zeros(len(rows), device=rows.device)
-    for place in range(ids.shape[1]):
+    for place in range(longest):
         chances, state = next_token(model, tokens, state)
-        tokens = choose(chances, rows, place)
-        ids[rows, place] = tokens
-        scores[rows] += chances.gather(1, tokens[:, None])[:, 0]
-        going = ((tokens != END) & (place + 1 < limits[rows])).nonzero()[:, 0]
-        if len(going) == 0:
-            break
-        if len(going) < len(rows):
-            rows, tokens, state = rows[going], tokens[going], state.select(going)
+        tokens, found = choose(chances, rows, place)
+        ids[rows, place] = torch.where(going, tokens, PAD)
+        scores[rows] += torch.where(going, found, 0.0)
+        going = going & (tokens != END) & (place + 1 < limits[rows])
+        if (place + 1) % check_every == 0:
+            kept = going.nonzero()[:, 0]
+            if len(kept) == 0:
+                break
+            if len(kept) < len(rows):
+                rows, tokens, state = rows[kept], tokens[kept], state.select(kept)
+                going = going[kept]
     return [
         Hypothesis([i for i in row if i != PAD], score, score)
         for row, score in zip(ids.tolist(), scores.tolist(), strict=True)

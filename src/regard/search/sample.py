@@ -17,6 +17,7 @@ def sample(
     temperature: float = 1.0,
     top_k: int | None = None,
     top_p: float | None = None,
+    check_every: int | None = None,
 ) -> list[Hypothesis]:
     """One draw a row. A row's draw depends on its own seed alone, not on the batch it is in.
 
@@ -27,7 +28,7 @@ def sample(
 
     def choose(
         chances: Float[Tensor, "rows vocab"], rows: Int[Tensor, " rows"], place: int
-    ) -> Int[Tensor, " rows"]:
+    ) -> tuple[Int[Tensor, " rows"], Float[Tensor, " rows"]]:
         # Below the likeliest, in double precision: no temperature makes all of them vanish.
         below = (chances - chances.amax(-1, keepdim=True)).double() / temperature
         ordered, tokens = below.softmax(-1).sort(-1, descending=True)
@@ -36,9 +37,10 @@ def sample(
         # The token whose share of the kept mass the die falls into.
         drawn = torch.searchsorted(share, luck[rows, place, None] * share[:, -1:], right=True)
         last = (kept > 0).sum(-1, keepdim=True) - 1  # rounding must not lead past it
-        return tokens.gather(1, torch.minimum(drawn, last))[:, 0]
+        token = tokens.gather(1, torch.minimum(drawn, last))
+        return token[:, 0], chances.gather(1, token)[:, 0]
 
-    return follow(model, memory, limits, choose)
+    return follow(model, memory, limits, choose, check_every)
 
 
 def dice(seed: int, count: int) -> Float[Tensor, " count"]:

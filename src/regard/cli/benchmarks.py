@@ -1,0 +1,58 @@
+"""`regard bench`: what is measured, against whom."""
+
+from dataclasses import asdict
+from typing import Annotated
+
+import typer
+from rich.table import Table
+
+from regard.cli.common import AsJson, Device, app, err, out, pick, say_json, whole_numbers
+from regard.errors import UserError
+
+bench = typer.Typer(help="Measure speed, turn by turn with others.", invoke_without_command=True)
+app.add_typer(bench, name="bench")
+
+
+@bench.callback()
+def list_benchmarks(context: typer.Context) -> None:
+    """Measure speed, turn by turn with others. Without a name: list what there is."""
+    if context.invoked_subcommand is not None:
+        return
+
+    from regard.benchmarks import BENCHMARKS
+
+    table = Table(box=None, header_style="bold")
+    table.add_column("benchmark", no_wrap=True)
+    table.add_column("what it measures")
+    for name, kind in BENCHMARKS.items():
+        table.add_row(name, (kind.__doc__ or "").split("\n")[0])
+    out.print(table)
+
+
+@bench.command()
+def decoding(
+    rounds: Annotated[int, typer.Option(help="How many times each side is timed.")] = 5,
+    batch: Annotated[int, typer.Option(help="Sentences in a batch.")] = 128,
+    beam: Annotated[str, typer.Option(help="Beam widths, as in 1,5; 1 is greedy search.")] = "1,5",
+    sentences: Annotated[int, typer.Option(help="How many sentences.")] = 1000,
+    peers: Annotated[
+        bool,
+        typer.Option("--peers", help="Install transformers and ctranslate2, and time them too."),
+    ] = False,
+    as_json: AsJson = False,
+    device: Device = "auto",
+) -> None:
+    """Sentences a second, beside a plain loop and other tools."""
+    widths = tuple(whole_numbers(beam, "--beam"))
+    for option, value in (("--rounds", rounds), ("--batch", batch), ("--sentences", sentences)):
+        if value < 1:
+            raise UserError(f"{option} is 1 or more, not {value}")
+
+    from regard.benchmarks import Decoding
+
+    chosen = Decoding(rounds, batch, widths, pick(device), peers, sentences)
+    result = chosen.run(lambda line: err.print(line, markup=False, highlight=False))
+    if as_json:
+        say_json(asdict(result))
+    else:
+        out.print(result.table())

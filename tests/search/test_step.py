@@ -1,0 +1,27 @@
+"""The quick way to the best few values against `topk`."""
+
+import pytest
+import torch
+
+from regard.search.step import CHUNK, best
+
+
+@pytest.mark.parametrize("count", [1, 2, 5])
+@pytest.mark.parametrize("vocab", [7, CHUNK, 5 * CHUNK + 3, 29 * CHUNK, 31 * CHUNK + 1, 1999])
+def test_the_best_few_are_topks(count, vocab):
+    values = torch.randn(11, vocab, generator=torch.Generator().manual_seed(1))
+    values[3] = values[3].sort(descending=True).values  # all in one chunk
+    values[4] = values[4].sort().values  # at the end, in what fills no chunk
+    values[5, 2:] = float("-inf")
+    found, index = best(values, count)
+    wanted = values.topk(count)
+    assert torch.equal(found, wanted.values)
+    assert torch.equal(values.gather(1, index), found)
+    assert all(len(set(row)) == count for row in index.tolist())
+    assert torch.equal(index[:3], wanted.indices[:3])
+
+
+def test_the_single_best_is_the_first_of_equals():
+    values = torch.zeros(2, 1000)
+    values[1, [997, 400, 77]] = 1.0
+    assert best(values, 1)[1].tolist() == [[0], [77]]

@@ -1,0 +1,64 @@
+"""A linear map is PyTorch's, whatever layout it is computed in."""
+
+import pickle
+from copy import deepcopy
+
+import pytest
+import torch
+from torch.nn.functional import linear
+
+from regard.linear import BLOCKS, ENOUGH, Blocks, Linear
+
+INPUTS, OUTPUTS = 37, 101
+
+
+@pytest.fixture
+def layer() -> Linear:
+    torch.manual_seed(1)
+    layer = Linear(INPUTS, OUTPUTS)
+    layer.product = Blocks(layer.weight)
+    return layer
+
+
+@pytest.mark.parametrize("shape", [(1,), (3, 1), (ENOUGH // OUTPUTS + 1,), (5, 2, 23)])
+def test_it_is_torchs(layer, shape):
+    x = torch.randn(*shape, INPUTS)
+    wanted = linear(x, layer.weight, layer.bias)
+    with torch.inference_mode():
+        torch.testing.assert_close(layer(x), wanted)
+    torch.testing.assert_close(layer(x), wanted)
+
+
+@pytest.mark.skipif(not BLOCKS, reason="this PyTorch has no oneDNN")
+@pytest.mark.parametrize("fused", [True, False])
+def test_a_weight_that_is_trained_loses_its_blocks(layer, fused):
+    x = torch.randn(64, INPUTS)
+    with torch.inference_mode():
+        layer(x)
+    assert layer.product.blocks is not None
+    optimizer = torch.optim.AdamW(layer.parameters(), lr=1.0, fused=fused)
+    layer(x).sum().backward()
+    optimizer.step()
+    with torch.inference_mode():
+        torch.testing.assert_close(layer(x), linear(x, layer.weight, layer.bias))
+
+
+def test_a_weight_that_is_replaced_loses_its_blocks(layer):
+    x = torch.randn(64, INPUTS)
+    layer.load_state_dict(Linear(INPUTS, OUTPUTS).state_dict())
+    with torch.inference_mode():
+        torch.testing.assert_close(layer(x), linear(x, layer.weight, layer.bias))
+
+
+def test_gradients_flow_and_copies_share_nothing(layer):
+    x = torch.randn(64, INPUTS)
+    with torch.inference_mode():
+        before = layer(x)
+    layer(x).sum().backward()
+    assert layer.weight.grad is not None
+    for copy in (deepcopy(layer), pickle.loads(pickle.dumps(layer))):
+        with torch.no_grad():
+            copy.weight.zero_()
+        with torch.inference_mode():
+            assert not torch.allclose(copy(x), before)
+            torch.testing.assert_close(layer(x), before)
