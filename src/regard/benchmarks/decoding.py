@@ -48,7 +48,7 @@ class Decoding:
             f"decoding {self.sentences} sentences, {self.steps} tokens each, on {self.device}, "
             f"{torch.get_num_threads()} threads"
         )
-        return Result.of(about, "sentences/s", BASELINE, sides)
+        return Result.of(about, "sentences/s", sides)
 
     def batches(self) -> list[list[list[int]]]:
         """Random sources of true lengths, sorted, in batches."""

@@ -20,19 +20,22 @@ class Side:
     run: Callable[[], int]
     precision: str = "float32"
     batch: int = 1
+    flops: float | None = None
+    """What a unit of the work takes, where that is known."""
     speeds: list[float] = field(default_factory=list)
 
 
 def interleave(
     sides: list[Side],
     rounds: int,
-    units: int,
-    made: int,
+    units: int | None = None,
+    made: int | None = None,
     report: Callable[[str], object] = lambda line: None,
 ) -> None:
     """Every side once a round, after a round that warms up; speeds in units a second.
 
     A side that does not make what it should (`made`) has not done the work, and is no measurement.
+    Without `units`, what a side makes is the unit.
     """
     for turn in range(rounds + 1):
         for side in sides:
@@ -41,10 +44,10 @@ def interleave(
             if torch.cuda.is_available():
                 torch.cuda.synchronize()
             seconds = time.perf_counter() - started
-            if found != made:
+            if made is not None and found != made:
                 raise RuntimeError(f"{side.name} made {found} tokens instead of {made}")
             if turn:
-                side.speeds.append(units / seconds)
+                side.speeds.append((units or found) / seconds)
         report(f"round {turn} of {rounds}" if turn else "warmed up")
 
 
@@ -54,22 +57,28 @@ class Result:
 
     about: str
     unit: str
-    baseline: str
     rows: list[dict[str, Any]]
 
     @classmethod
-    def of(cls, about: str, unit: str, baseline: str, sides: Iterable[Side]) -> "Result":
-        sides = list(sides)
-        bases = {side.task: side.speeds for side in sides if side.name == baseline}
-        return cls(about, unit, baseline, [row(side, bases[side.task]) for side in sides])
+    def of(
+        cls, about: str, unit: str, sides: Iterable[Side], matrix_rate: float | None = None
+    ) -> "Result":
+        """The first side of a task is its baseline."""
+        sides, bases = list(sides), {}
+        for side in sides:
+            bases.setdefault(side.task, side.speeds)
+        return cls(about, unit, [row(side, bases[side.task], matrix_rate) for side in sides])
 
     def table(self) -> Table:
-        title = f"{self.about}; ratio: to {self.baseline}"
+        title = f"{self.about}. Ratios: to the first of a task, round by round"
         table = Table(title=title, box=None, header_style="bold", title_justify="left")
-        for name in ("task", "side", "batch", "precision", self.unit, "range", "ratio", "range"):
+        shares = any(row["matrix_share"] is not None for row in self.rows)
+        names = ["task", "side", "batch", "precision", self.unit, "range", "ratio", "range"]
+        for name in names + ["of matrix rate"] * shares:
             words = name in ("task", "side", "precision")
             table.add_column(name, justify="left" if words else "right", no_wrap=True)
         for row in self.rows:
+            share = row["matrix_share"]
             table.add_row(
                 row["task"],
                 row["side"],
@@ -79,13 +88,15 @@ class Result:
                 "{:,.0f}-{:,.0f}".format(*row["range"]),
                 f"{row['ratio']:.2f}",
                 "{:.2f}-{:.2f}".format(*row["ratio_range"]),
+                *([f"{share:.0%}" if share else ""] if shares else []),
             )
         return table
 
 
-def row(side: Side, base: list[float]) -> dict[str, Any]:
+def row(side: Side, base: list[float], matrix_rate: float | None) -> dict[str, Any]:
     """Medians and ranges; a ratio is taken within its round."""
     ratios = [mine / theirs for mine, theirs in zip(side.speeds, base, strict=True)]
+    used = None if side.flops is None else side.flops * statistics.median(side.speeds)
     return {
         "task": side.task,
         "side": side.name,
@@ -95,4 +106,19 @@ def row(side: Side, base: list[float]) -> dict[str, Any]:
         "range": [min(side.speeds), max(side.speeds)],
         "ratio": statistics.median(ratios),
         "ratio_range": [min(ratios), max(ratios)],
+        "matrix_share": used / matrix_rate if used and matrix_rate else None,
     }
+
+
+def matrix_rate(device: str, precision: torch.dtype, size: int | None = None) -> float:
+    """Floating-point operations a second of one large matrix product: the best of several."""
+    size = size or (8192 if device.startswith("cuda") else 2048)
+    x, y = (torch.randn(size, size, device=device).to(precision) for _ in range(2))
+    best = float("inf")
+    for _ in range(8):
+        started = time.perf_counter()
+        x @ y
+        if x.is_cuda:
+            torch.cuda.synchronize()
+        best = min(best, time.perf_counter() - started)
+    return 2 * size**3 / best

@@ -29,10 +29,14 @@ def list_benchmarks(context: typer.Context) -> None:
     out.print(table)
 
 
+Rounds = Annotated[int, typer.Option(help="How many times each side is timed.")]
+BatchSize = Annotated[int, typer.Option(help="Sentences in a batch.")]
+
+
 @bench.command()
 def decoding(
-    rounds: Annotated[int, typer.Option(help="How many times each side is timed.")] = 5,
-    batch: Annotated[int, typer.Option(help="Sentences in a batch.")] = 128,
+    rounds: Rounds = 5,
+    batch: BatchSize = 128,
     beam: Annotated[str, typer.Option(help="Beam widths, as in 1,5; 1 is greedy search.")] = "1,5",
     sentences: Annotated[int, typer.Option(help="How many sentences.")] = 1000,
     peers: Annotated[
@@ -44,14 +48,49 @@ def decoding(
 ) -> None:
     """Sentences a second, beside a plain loop and other tools."""
     widths = tuple(whole_numbers(beam, "--beam"))
-    for option, value in (("--rounds", rounds), ("--batch", batch), ("--sentences", sentences)):
-        if value < 1:
-            raise UserError(f"{option} is 1 or more, not {value}")
+    at_least_one(rounds=rounds, batch=batch, sentences=sentences)
 
     from regard.benchmarks import Decoding
 
     chosen = Decoding(rounds, batch, widths, pick(device), peers, sentences)
-    result = chosen.run(lambda line: err.print(line, markup=False, highlight=False))
+    show(chosen.run(tell), as_json)
+
+
+@bench.command()
+def training(
+    rounds: Rounds = 5,
+    batch: BatchSize = 128,
+    steps: Annotated[int, typer.Option(help="Batches a turn.")] = 4,
+    task: Annotated[str, typer.Option(help="recurrent, transformer, or both.")] = (
+        "recurrent,transformer"
+    ),
+    as_json: AsJson = False,
+    device: Device = "auto",
+) -> None:
+    """Target tokens a second, beside the loop over time and plain PyTorch."""
+    at_least_one(rounds=rounds, batch=batch, steps=steps)
+
+    from regard.benchmarks import Training
+    from regard.benchmarks.training import TASKS
+
+    tasks = tuple(part.strip() for part in task.split(","))
+    for name in tasks:
+        if name not in TASKS:
+            raise UserError(f'--task is {listing(TASKS)}: got "{name}"{nearest(name, TASKS)}')
+    show(Training(rounds, batch, pick(device), steps, tasks).run(tell), as_json)
+
+
+def at_least_one(**options: int) -> None:
+    for option, value in options.items():
+        if value < 1:
+            raise UserError(f"--{option} is 1 or more, not {value}")
+
+
+def tell(line: str) -> None:
+    err.print(line, markup=False, highlight=False)
+
+
+def show(result: "Result", as_json: bool) -> None:
     if as_json:
         say_json(asdict(result))
     else:

@@ -13,6 +13,7 @@ from typing import Any
 import numpy
 import torch
 from rich.console import Console
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
 import regard
 from regard import files
@@ -31,6 +32,7 @@ from regard.training.update import Update
 from regard.translator import Translator, load, read_config
 
 EXAMPLES = 3
+KERNELS = [SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH]
 
 
 def train(
@@ -123,7 +125,8 @@ def own_stream(gpu: bool) -> Iterator[None]:
         return
     stream = torch.cuda.Stream()
     stream.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(stream):
+    # cuDNN's attention takes a third of a second to plan each new shape, and wins nothing at these.
+    with torch.cuda.stream(stream), sdpa_kernel(KERNELS):
         yield
     torch.cuda.current_stream().wait_stream(stream)
 
