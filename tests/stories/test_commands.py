@@ -108,6 +108,15 @@ def test_train_from_the_config_of_a_run(regard, run: Path, tmp_path: Path) -> No
 # --- translate ------------------------------------------------------------------------------------
 
 
+def test_int8(regard, run: Path) -> None:
+    said = regard("translate", run, *TEXTS, "--int8")
+    assert said.code == 0, said.err
+    assert len(said.out.splitlines()) == len(TEXTS)
+    said = regard("evaluate", run, "--int8", "--json")
+    assert said.code == 0, said.err
+    assert json.loads(said.out)["results"][0]["sentences"] > 0
+
+
 def test_translate(regard, run: Path) -> None:
     said = regard("translate", run, *TEXTS)
     assert (said.code, said.err) == (0, "")
