@@ -1,5 +1,6 @@
 """One step of training: the same whether batches are exact or filled up, plain or replayed."""
 
+import contextlib
 import copy
 import subprocess
 from typing import Any
@@ -79,6 +80,12 @@ def test_a_filled_up_batch_teaches_the_same(make, data, family: str) -> None:
     close(learn(make(family), exact), learn(make(family), filled))
 
 
+@pytest.fixture(autouse=True)
+def _no_gpu(monkeypatch) -> None:
+    """What watches the GPU has nothing to watch here."""
+    monkeypatch.setattr(update, "no_waiting", contextlib.nullcontext)
+
+
 def test_replays_teach_the_same(make, data, family: str, monkeypatch) -> None:
     monkeypatch.setattr(update, "Recording", Tape)
     monkeypatch.setattr(Tape, "made", 0)
@@ -90,6 +97,28 @@ def test_replays_teach_the_same(make, data, family: str, monkeypatch) -> None:
     close(weights(plain.averaged), weights(replayed.averaged))
     assert replayed.mean_loss() == pytest.approx(plain.mean_loss())
     assert Tape.made == len({(len(cut.rows), cut.source) for cut in cuts}) == 2
+
+
+def test_a_model_that_waits_goes_on_without(make, data, monkeypatch) -> None:
+    """A score that asks the GPU for a number, say: known before anything is recorded."""
+
+    @contextlib.contextmanager
+    def caught():
+        yield
+        raise RuntimeError("called a synchronizing CUDA operation")
+
+    def learn_nothing(self, *args: Any) -> None:
+        learned.append(args)
+
+    learned: list[Any] = []
+    monkeypatch.setattr(update, "no_waiting", caught)
+    monkeypatch.setattr(Update, "_learn", learn_nothing)
+    said: list[str] = []
+    made = make("recurrent", graphs=True, said=said)
+    learn(made, Batches(data, 40, 5, seed=1, shapes=2).epoch(0)[:3])
+    assert len(learned) == 4  # the first of them was tried, and then done
+    assert len(said) == 1
+    assert said[0].endswith("called a synchronizing CUDA operation")
 
 
 def test_what_cannot_be_recorded_goes_on_without(make, data, monkeypatch) -> None:

@@ -32,7 +32,7 @@ def attend_fused(
     """The same for scaled-dot and softmax in PyTorch's fused kernel, which shows no weights."""
     if mask is None:
         return scaled_dot_product_attention(query, keys, values)
-    # As numbers to add: with these every kernel gives zeros to a query that may attend to nothing,
-    # with True and False not (cuDNN's does not).
-    bias = query.new_zeros(mask.shape).masked_fill(~mask, float("-inf"))
+    # As numbers to add, log 1 = 0 and log 0 = minus infinity: with these every kernel gives zeros to a
+    # query that may attend to nothing, with True and False not (cuDNN's does not).
+    bias = mask.to(query.dtype).log()
     return scaled_dot_product_attention(query, keys, values, attn_mask=bias)

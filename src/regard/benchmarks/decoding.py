@@ -12,11 +12,11 @@ from torch import Tensor
 
 from regard import config
 from regard.benchmarks import peers
+from regard.benchmarks.lengths import lengths
 from regard.benchmarks.plain import plain_beam, plain_greedy
 from regard.benchmarks.timing import Result, Side, interleave
 from regard.models import Model, blocks, build, int8
 from regard.search import beam, greedy
-from regard.text import datasets
 from regard.text.batch import pad
 from regard.text.tokenizer import END
 
@@ -46,7 +46,7 @@ class Decoding:
             interleave(sides, self.rounds, self.sentences, self.sentences * self.steps, report)
         about = (
             f"decoding {self.sentences} sentences, {self.steps} tokens each, on {self.device}, "
-            f"{torch.get_num_threads()} threads"
+            f"{torch.get_num_threads()} threads, {lengths('test', self.sentences)[0]}"
         )
         return Result.of(about, "sentences/s", sides)
 
@@ -56,7 +56,7 @@ class Decoding:
         ordinary = (4, self.shape["vocabulary"] - 1)
         rows = [
             torch.randint(*ordinary, (length,), generator=random).tolist()
-            for length in sorted(lengths(self.sentences))
+            for length, _ in sorted(lengths("test", self.sentences)[1])
         ]
         return [rows[start : start + self.batch] for start in range(0, len(rows), self.batch)]
 
@@ -150,13 +150,3 @@ class Work:
         for rows in self.batches:
             source, mask = pad(rows)
             yield source.to(self.device), mask.to(self.device)
-
-
-def lengths(sentences: int) -> list[int]:
-    """Tokens of Multi30k's test sentences (words and end); without the corpus, like them."""
-    if datasets.folder("multi30k", "de", "en"):
-        texts = [german for german, _ in datasets.load("multi30k", "de", "en")["test"]]
-        found = [len(text.split()) + 1 for text in texts]
-    else:
-        found = [5 + (7 * row) % 15 for row in range(1000)]
-    return [found[row % len(found)] for row in range(sentences)]

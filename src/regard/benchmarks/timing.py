@@ -73,10 +73,10 @@ class Result:
         title = f"{self.about}. Ratios: to the first of a task, round by round"
         table = Table(title=title, box=None, header_style="bold", title_justify="left")
         shares = any(row["matrix_share"] is not None for row in self.rows)
-        names = ["task", "side", "batch", "precision", self.unit, "range", "ratio", "range"]
-        for name in names + ["of matrix rate"] * shares:
-            words = name in ("task", "side", "precision")
-            table.add_column(name, justify="left" if words else "right", no_wrap=True)
+        for name in ("task", "side", "batch", "precision"):
+            table.add_column(name, justify="right" if name == "batch" else "left", no_wrap=True)
+        for name in [self.unit, "ratio"] + ["of matrix rate"] * shares:
+            table.add_column(name, justify="right", no_wrap=True)
         for row in self.rows:
             share = row["matrix_share"]
             table.add_row(
@@ -84,10 +84,8 @@ class Result:
                 row["side"],
                 str(row["batch"]),
                 row["precision"],
-                f"{row['median']:,.0f}",
-                "{:,.0f}-{:,.0f}".format(*row["range"]),
-                f"{row['ratio']:.2f}",
-                "{:.2f}-{:.2f}".format(*row["ratio_range"]),
+                "{:,.0f} ({:,.0f}-{:,.0f})".format(row["median"], *row["range"]),
+                "{:.2f} ({:.2f}-{:.2f})".format(row["ratio"], *row["ratio_range"]),
                 *([f"{share:.0%}" if share else ""] if shares else []),
             )
         return table
@@ -117,7 +115,7 @@ def matrix_rate(device: str, precision: torch.dtype, size: int | None = None) ->
     best = float("inf")
     for _ in range(8):
         started = time.perf_counter()
-        x @ y
+        torch.mm(x, y)
         if x.is_cuda:
             torch.cuda.synchronize()
         best = min(best, time.perf_counter() - started)

@@ -9,6 +9,7 @@ Two tasks, each with the usual way to write it as a baseline, on random text of 
                   under autocast where there is bfloat16, on batches of sentences of about one length.
 """
 
+import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import cycle
@@ -20,10 +21,10 @@ from torch.nn.functional import cross_entropy
 from torch.utils.flop_counter import FlopCounterMode
 
 from regard import config
+from regard.benchmarks.lengths import lengths
 from regard.benchmarks.timing import Result, Side, interleave, matrix_rate
 from regard.models import Model, build
 from regard.models.recurrent import Recurrent
-from regard.text import datasets
 from regard.text.batch import Batch, Batches, Cut, Encoded, Resident
 from regard.text.tokenizer import PAD
 from regard.training.run import dtype, own_stream
@@ -57,7 +58,8 @@ class Training:
         gpu = self.device.startswith("cuda")
         if gpu:
             torch.set_float32_matmul_precision("high")
-        data = text(self.sentences)
+        whose, sizes = lengths("train", self.sentences)
+        data = text(sizes)
         makers = {"recurrent": self.recurrent, "transformer": self.transformer}
         with own_stream(gpu):
             sides = [side for task in self.tasks for side in makers[task](data)]
@@ -66,8 +68,8 @@ class Training:
             rate = max(rate, matrix_rate(self.device, dtype("auto", self.device)))
         threads = f", {torch.get_num_threads()} threads" if not gpu else ""
         about = (
-            f"training on {self.device}{threads}, {self.steps} batches a turn; a large matrix product "
-            f"here: {rate / 1e12:.3g} TFLOP/s"
+            f"training on {self.device}{threads}, {self.steps} batches a turn, {whose}; a large "
+            f"matrix product here: {rate / 1e12:.3g} TFLOP/s"
         )
         return Result.of(about, "tokens/s", sides, rate)
 
@@ -106,9 +108,7 @@ class Training:
         made = Batches(data, 10**9, self.batch, seed=1).epoch(0)
         return [cut for cut in made if len(cut.rows) == self.batch]
 
-    def steps_of(
-        self, loss: "Loop | Plain", cuts: list[Cut], data: Encoded
-    ) -> Callable[[], int]:
+    def steps_of(self, loss: "Loop | Plain", cuts: list[Cut], data: Encoded) -> Callable[[], int]:
         """A few ordinary steps: batch, loss, backward, clip, AdamW."""
         parameters = list(loss.parameters())
         optimizer = torch.optim.AdamW(parameters, lr=1e-4)
@@ -179,16 +179,12 @@ class Plain(nn.Module):
         super().__init__()
         self.embedding = nn.Embedding(VOCABULARY, table.width)
         nn.init.normal_(self.embedding.weight, std=table.width**-0.5)
-        self.inner = nn.Transformer(
-            table.width,
-            table.attention.heads,
-            table.encoder.layers,
-            table.decoder.layers,
-            table.feed_forward,
-            table.dropout,
-            batch_first=True,
-            norm_first=True,
-        )
+        sizes = (table.width, table.attention.heads, table.encoder.layers, table.decoder.layers)
+        with warnings.catch_warnings():  # about nested tensors, which training does not use
+            warnings.simplefilter("ignore", UserWarning)
+            self.inner = nn.Transformer(
+                *sizes, table.feed_forward, table.dropout, batch_first=True, norm_first=True
+            )
         self.to(device)
 
     def forward(self, batch: Batch) -> Tensor:
@@ -216,28 +212,22 @@ def model_of(table: object, device: str) -> Model:
     return build(table, VOCABULARY, VOCABULARY, joint=True).to(device)
 
 
-def text(sentences: int) -> Encoded:
-    """Random words, as many as Multi30k's training sentences have; without it, like them."""
-    if datasets.folder("multi30k", "de", "en"):
-        pairs = datasets.load("multi30k", "de", "en")["train"]
-        lengths = [(len(german.split()) + 1, len(english.split())) for german, english in pairs]
-    else:
-        lengths = [(5 + (7 * row) % 17, 5 + (7 * row + row % 3) % 17) for row in range(1000)]
+def text(sizes: list[tuple[int, int]]) -> Encoded:
+    """Random words, so many on each side."""
     random = torch.Generator().manual_seed(0)
 
     def words(count: int) -> list[int]:
         return torch.randint(4, VOCABULARY, (count,), generator=random).tolist()
 
-    chosen = [lengths[row % len(lengths)] for row in range(sentences)]
-    return Encoded([words(source) for source, _ in chosen], [words(target) for _, target in chosen])
+    return Encoded([words(source) for source, _ in sizes], [words(target) for _, target in sizes])
 
 
 def flops_a_token(model: Model, data: Encoded) -> float:
     """Of a whole step (backward costs twice what forward does), by PyTorch's own count of the
     products, on a batch without padding.
     """
-    lengths = data.lengths()
-    target, source = (round(sum(side) / len(side)) for side in zip(*lengths, strict=True))
+    sides = zip(*data.lengths(), strict=True)
+    target, source = (round(sum(side) / len(data)) for side in sides)
     ids = torch.full((8, source), 5), torch.ones(8, source, dtype=torch.bool)
     # PyTorch counts nothing for the CPU's fused attention, but it does for its plain products.
     with torch.no_grad(), sdpa_kernel(SDPBackend.MATH), FlopCounterMode(display=False) as counter:

@@ -1,13 +1,17 @@
 """`regard bench`: what is measured, against whom."""
 
 from dataclasses import asdict
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
+from rich.console import Console
 from rich.table import Table
 
 from regard.cli.common import AsJson, Device, app, err, out, pick, say_json, whole_numbers
-from regard.errors import UserError
+from regard.errors import UserError, listing, nearest
+
+if TYPE_CHECKING:
+    from regard.benchmarks.timing import Result
 
 bench = typer.Typer(help="Measure speed, turn by turn with others.", invoke_without_command=True)
 app.add_typer(bench, name="bench")
@@ -94,4 +98,5 @@ def show(result: "Result", as_json: bool) -> None:
     if as_json:
         say_json(asdict(result))
     else:
-        out.print(result.table())
+        wide = out if out.is_terminal else Console(width=120)  # a file has no border
+        wide.print(result.table())

@@ -33,11 +33,11 @@ def best(
 ) -> tuple[Float[Tensor, "rows count"], Int[Tensor, "rows count"]]:
     """(the `count` largest of each row in falling order, where they stand): `topk`, but faster.
 
-    The largest values lie in the chunks with the largest maxima, and maxima are quick to take.
+    The largest values lie in the chunks with the largest maxima, and a CPU is quick to take maxima.
     """
     rows, vocab = values.shape
     whole = vocab // CHUNK * CHUNK
-    if whole < 2 * count * CHUNK:
+    if whole < 2 * count * CHUNK or values.device.type != "cpu":
         return largest(values, count)
     chunks = values[:, :whole].unflatten(1, (-1, CHUNK))
     found = largest(chunks.amax(-1), count)[1].sort(-1).values

@@ -6,8 +6,9 @@ second is recorded as a CUDA graph, and every further one is that graph, replaye
 """
 
 import copy
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from functools import partial
 from typing import Any
 
 import torch
@@ -76,11 +77,14 @@ class Update:
         self.steps += 1
         shape = (len(cut.rows), cut.source, cut.target)
         rows = torch.tensor(cut.rows).to(self.rate.device, non_blocking=True)
-        if self.graphs and shape in self.met:
-            self._replay(shape, rows)
-        else:
-            self.met.add(shape)
-            self._learn(rows, cut.source, cut.target)
+        if self.graphs:
+            try:
+                return self._by_graph(shape, rows)
+            except RuntimeError as error:
+                self.graphs = False
+                reason = str(error).strip().split("\n")[0]
+                self.say(f"going on without CUDA graphs, which cannot record this model: {reason}")
+        return self._learn(rows, cut.source, cut.target)
 
     def mean_loss(self) -> float:
         """Mean of the losses since `forget_loss`. This waits for the device."""
@@ -96,18 +100,17 @@ class Update:
             if self.worker is not self.model:
                 torch._foreach_copy_(list(self.worker.parameters()), self.parameters)
 
-    def _replay(self, shape: Shape, rows: Int[Tensor, " batch"]) -> None:
+    def _by_graph(self, shape: Shape, rows: Int[Tensor, " batch"]) -> None:
+        """The first batch of a shape as it is, the second recorded, and from then on the recording."""
+        if shape not in self.met:
+            with no_waiting():
+                self._learn(rows, *shape[1:])
+            self.met.add(shape)
+            return
         if shape not in self.recordings:
-            try:
-                self.recordings[shape] = Recording(
-                    rows, lambda kept: self._learn(kept, *shape[1:]), self.pool
-                )
-            except RuntimeError as error:
-                self.graphs = False
-                reason = str(error).strip().split("\n")[0]
-                self.say(f"going on without CUDA graphs, which cannot record this model: {reason}")
-                return self._learn(rows, *shape[1:])
-        return self.recordings[shape].replay(rows)
+            learn = partial(self._learn, source=shape[1], target=shape[2])
+            self.recordings[shape] = Recording(rows, learn, self.pool)
+        self.recordings[shape].replay(rows)
 
     def _learn(self, rows: Int[Tensor, " batch"], source: int, target: int) -> None:
         """Everything a step does, on the device alone."""
@@ -125,6 +128,19 @@ class Update:
             self.refresh()
             if self.averaged is not self.model:
                 move_towards(list(self.averaged.parameters()), self.parameters, self.newness)
+
+
+@contextmanager
+def no_waiting() -> Iterator[None]:
+    """An error where the host would wait for the GPU: that could not be recorded.
+
+    It is better to learn this before than from a recording that breaks off.
+    """
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        yield
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
 
 
 class Recording:
