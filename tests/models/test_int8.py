@@ -1,5 +1,7 @@
 """int8 is nearly float32, for each row by itself; what it cannot do, it says."""
 
+import importlib
+
 import pytest
 import torch
 
@@ -8,6 +10,8 @@ from regard.errors import UserError
 from regard.linear import Linear
 from regard.models import build, int8
 from regard.models.int8 import Int8, check, rounded
+
+module = importlib.import_module("regard.models.int8")
 
 TABLES = {
     "recurrent": {"kind": "recurrent", "embedding": 101, "hidden": 211},
@@ -26,6 +30,13 @@ def test_rounding_is_off_by_half_a_step_at_most():
     assert values.dtype == torch.int8
     assert ((values * scales - x).abs() <= scales * 0.501).all()
     assert (values[:4].abs().amax(1) == 127).all()
+
+
+@pytest.fixture(params=[True, False], ids=["in one go", "plain"], autouse=True)
+def form(request, monkeypatch) -> None:
+    """With oneDNN's own product, where there is one, and without."""
+    if not request.param:
+        monkeypatch.setattr(module, "fused", lambda: False)
 
 
 @torch.inference_mode()

@@ -20,15 +20,18 @@ from regard.linear import Linear, Product
 from regard.models.blocks import blocks
 from regard.models.interface import Model
 
-LEAST = 2**17  # weights of a map; below, rounding its inputs costs what its product saves
+LEAST = 2**16  # weights of a map; below, rounding its inputs costs what its product saves
 
 
 class Int8(Product):
     """x W^T + b with x and W in int8."""
 
     def __init__(self, weight: Tensor, bias: Tensor | None) -> None:
-        self.weight, self.scales = rounded(weight.detach())
+        self.weight, scales = rounded(weight.detach())
+        self.scales = scales[:, 0].contiguous()
         self.bias = None if bias is None else bias.detach()
+        self.packed = pack(self.weight) if fused() else None
+        self.zeros = torch.zeros_like(self.scales, dtype=torch.int8)
 
     def __call__(
         self,
@@ -40,17 +43,49 @@ class Int8(Product):
             raise UserError(
                 "a model in int8 cannot be trained: load it without int8, or use `regard train`"
             )
-        values, scales = rounded(x.reshape(-1, x.shape[-1]))
-        found = (torch._int_mm(values, self.weight.T) * self.scales.T).mul_(scales)
-        found = found if self.bias is None else found.add_(self.bias)
+        flat = x.reshape(-1, x.shape[-1])
+        if self.packed is None:
+            values, scales = rounded(flat)
+            found = torch._int_mm(values, self.weight.T) * self.scales
+        else:
+            found, scales = self.in_one_go(flat)
+        found = found.mul_(scales) if self.bias is None else found.mul_(scales).add_(self.bias)
         return found.view(*x.shape[:-1], -1)
+
+    def in_one_go(
+        self, x: Float[Tensor, "rows inputs"]
+    ) -> tuple[Float[Tensor, "rows outputs"], Float[Tensor, "rows 1"]]:
+        """(the product but for its rows' scales, these): oneDNN's own, which wants x from 0 to 255."""
+        scales = largest(x)
+        values = (x / scales).add_(ZERO).round_().to(torch.uint8)
+        weight = (self.packed, self.scales, self.zeros, None)  # no bias yet: the scales come first
+        plain = (1.0, 0, torch.float32, "none", [], "")
+        return torch.ops.onednn.qlinear_pointwise(values, 1.0, ZERO, *weight, *plain), scales
+
+
+ZERO = 128
+
+
+def fused() -> bool:
+    """Does PyTorch have oneDNN's product, and the CPU the instructions to sum it without overflow?"""
+    known = getattr(torch.cpu, "_is_vnni_supported", lambda: False)
+    return bool(known()) and hasattr(torch.ops.onednn, "qlinear_pointwise")
+
+
+def pack(weight: Int[Tensor, "outputs inputs"]) -> Tensor:
+    return torch.ops.onednn.qlinear_prepack(weight, None)
+
+
+def largest(x: Float[Tensor, "rows inputs"]) -> Float[Tensor, "rows 1"]:
+    """The step of each row: 127 of them reach to its largest value."""
+    return (x.abs().amax(-1, keepdim=True) / 127).clamp_(min=1e-30)
 
 
 def rounded(
     x: Float[Tensor, "rows inputs"],
 ) -> tuple[Int[Tensor, "rows inputs"], Float[Tensor, "rows 1"]]:
     """(q, s) with x = s q, nearly, a scale for each row."""
-    scales = (x.abs().amax(-1, keepdim=True) / 127).clamp_(min=1e-30)
+    scales = largest(x)
     return (x / scales).round_().to(torch.int8), scales
 
 
@@ -70,8 +105,9 @@ def int8(model: Model) -> Model:
 
 TRIAL = """
 import torch
-x = torch.ones(64, 64, dtype=torch.int8)
-assert (torch._int_mm(x, x) == 64).all()
+from regard.models.int8 import Int8
+x = torch.ones(64, 64)
+assert (Int8(x, None)(x, x).round() == 64).all()
 """
 
 
