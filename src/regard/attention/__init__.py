@@ -7,8 +7,13 @@ Read in this order: `masks` (what may be seen), `scores` (e), `normalise` (score
 """
 
 from regard.attention.attend import attend, attend_fused
-from regard.attention.heads import MultiHead, SingleHead, SingleQueryScaledDotProductAttention
-from regard.attention.masks import causal_mask, padding_mask
+from regard.attention.heads import (
+    ManyHeads,
+    MultiHead,
+    SingleHead,
+    SingleQueryScaledDotProductAttention,
+)
+from regard.attention.masks import causal_mask, padding_mask, window_mask
 from regard.attention.normalise import NORMALISERS
 from regard.attention.positions import POSITIONS, Position
 from regard.attention.scores import SCORES, Score
@@ -17,6 +22,7 @@ __all__ = [
     "NORMALISERS",
     "POSITIONS",
     "SCORES",
+    "ManyHeads",
     "MultiHead",
     "Position",
     "Score",
@@ -26,4 +32,5 @@ __all__ = [
     "attend_fused",
     "causal_mask",
     "padding_mask",
+    "window_mask",
 ]
