@@ -33,7 +33,7 @@ def make(score="scaled-dot", normaliser="softmax", rope=ROPE, latent=LATENT, **c
         place,
         **choices,
     ).double()
-    torch.nn.init.uniform_(layer.norm.weight, 0.5, 1.5)
+    torch.nn.init.uniform_(layer.scale, 0.5, 1.5)
     return layer
 
 
@@ -75,7 +75,7 @@ def naive(layer: Latent, x, memory, mask, query_at, key_at):
         powers, values = {}, {}
         for j in range(memory.shape[1]):
             c = w_dkv @ memory[b, j]
-            c = c / (c.square().mean() + 1e-6).sqrt() * layer.norm.weight
+            c = c / (c.square().mean() + 1e-6).sqrt() * layer.scale
             key = torch.cat([w_uk[h] @ c, turn(w_kr @ memory[b, j], key_at[b, j])])
             values[j] = w_uv[h] @ c
             if mask[b, i, j]:

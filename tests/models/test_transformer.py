@@ -126,6 +126,23 @@ def test_a_window_is_for_self_attention_alone(name, make, example):
     assert (found["cross"][0] > 0).all()
 
 
+@pytest.mark.parametrize(
+    "name",
+    ["at-alibi", "grouped-relative", "window", "attention-dropout", "latent", "latent-narrow"],
+)
+def test_products_in_half_precision_are_near_and_can_be_trained(name, make, example):
+    model = make(f"transformer-{name}").float()
+    inputs = (example.source, example.mask, example.target)
+    wanted = model(*inputs)
+    with torch.autocast("cpu", torch.bfloat16):
+        found = model(*inputs)
+        weights = model.explain(*inputs)
+        model.train()(*inputs).float().square().mean().backward()
+    assert (found - wanted).norm() / wanted.norm() < 0.02
+    assert all(shown.isfinite().all() for shown in weights.values())
+    assert all(parameter.grad.isfinite().all() for parameter in model.parameters())
+
+
 def test_places_count_the_real_tokens():
     mask = torch.tensor([[True, True, False], [False, True, True], [True, True, True]])
     assert places(mask).tolist() == [[0, 1, 1], [0, 0, 1], [0, 1, 2]]

@@ -5,6 +5,7 @@ import math
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
+from torch.nn.functional import rms_norm
 
 from regard.attention.heads import Held, ManyHeads, Seen, Sequence, apart, joined
 from regard.attention.normalise import Normaliser, softmax
@@ -14,7 +15,7 @@ from regard.linear import Linear
 
 
 class Latent(ManyHeads):
-    """c = norm(W_dkv x); for each head, with R what the position turns,
+    """c = RMSNorm(W_dkv x); for each head, with R what the position turns,
 
         keys [W_uk c ; R W_kr x]      values W_uv c      queries [W_q x ; R W_qr x]
 
@@ -42,14 +43,15 @@ class Latent(ManyHeads):
         self.parts, self.held = (rope, head_width), (rope, latent)
         self.query = Linear(width, heads * (head_width + rope), bias=False)
         self.down = Linear(width, latent + rope, bias=False)
-        self.norm = nn.RMSNorm(latent, eps=1e-6)
+        self.scale = nn.Parameter(torch.ones(latent))
         self.up = Linear(latent, 2 * heads * head_width, bias=False)
         self.output = Linear(heads * head_width, width, bias=False)
 
     def keys_values(self, x: Sequence, at: Int[Tensor, "batch length"]) -> tuple[Held, Held]:
         """C and R W_kr x, in the places of keys and values."""
         turned, c = self.down(x)[:, None].split(self.held, dim=-1)
-        return self.norm(c).to(c.dtype), self.position.rotate(turned, at)
+        c = rms_norm(c, c.shape[-1:], self.scale.to(c.dtype), eps=1e-6)
+        return c, self.position.rotate(turned, at)
 
     def forward(
         self,
