@@ -143,6 +143,17 @@ def test_products_in_half_precision_are_near_and_can_be_trained(name, make, exam
     assert all(parameter.grad.isfinite().all() for parameter in model.parameters())
 
 
+@pytest.mark.parametrize(
+    ("name", "ropes"),
+    [("latent", [2, 2]), ("latent-interleaved", [2, 0]), ("latent-at-sinusoidal", [0, 0])],
+)
+def test_latent_heads_have_a_turned_part_where_the_position_turns(name, ropes, make):
+    model = make(f"transformer-{name}")
+    for stack in (model.encoder, model.decoder):
+        assert [block.own.held for block in stack] == [(rope, 7) for rope in ropes]
+    assert all(block.cross.held == (0, 7) for block in model.decoder)
+
+
 def test_places_count_the_real_tokens():
     mask = torch.tensor([[True, True, False], [False, True, True], [True, True, True]])
     assert places(mask).tolist() == [[0, 1, 1], [0, 0, 1], [0, 1, 2]]

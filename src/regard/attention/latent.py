@@ -48,7 +48,7 @@ class Latent(ManyHeads):
         self.output = Linear(heads * head_width, width, bias=False)
 
     def keys_values(self, x: Sequence, at: Int[Tensor, "batch length"]) -> tuple[Held, Held]:
-        """C and R W_kr x, in the places of keys and values."""
+        """What all heads share, c and R W_kr x, in the places of keys and values."""
         turned, c = self.down(x)[:, None].split(self.held, dim=-1)
         c = rms_norm(c, c.shape[-1:], self.scale.to(c.dtype), eps=1e-6)
         return c, self.position.rotate(turned, at)

@@ -138,7 +138,7 @@ def heads(table: config.Transformer, layer: int | None) -> ManyHeads:
     wanted, depth = table.attention, table.head_width
     place = position_of_layer(table.position, layer)
     if isinstance(wanted, config.Latent):
-        turns = getattr(find("position", place.kind), "rotate", None) is not Position.rotate
+        turns = find("position", place.kind).rotate is not Position.rotate
         rope = wanted.rope if turns else 0
         own = {"latent": wanted.latent, "rope": rope}
         depth, spoken = depth + rope, rope or depth
