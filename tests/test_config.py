@@ -8,7 +8,7 @@ import pytest
 from pydantic import ValidationError
 
 from regard import config, presets
-from regard.attention import NORMALISERS, POSITIONS, SCORES
+from regard.attention import HEADS, NORMALISERS, POSITIONS, SCORES
 from regard.attention.positions import SCALINGS
 from regard.config import Config
 from regard.errors import UserError, nearest
@@ -35,6 +35,9 @@ def union(table: type, field: str) -> set[str]:
         (union(config.MultiHead, "score"), SCORES),
         (union(config.SingleHead, "normaliser"), NORMALISERS),
         (union(config.MultiHead, "normaliser"), NORMALISERS),
+        (union(config.Latent, "score"), SCORES),
+        (union(config.Latent, "normaliser"), NORMALISERS),
+        (union(config.Transformer, "attention"), HEADS),
         (union(config.Transformer, "position"), {*POSITIONS, "interleaved"}),
         (union(config.RecurrentEncoder, "position"), {*POSITIONS, "interleaved"}),
         (literals(config.Rotary, "scaling"), SCALINGS),
@@ -233,6 +236,56 @@ def test_what_does_not_fit_together_is_said(model, message):
         presets.check({"model": model}, "mine.toml")
     free = {"heads": 3, "head_width": 4}
     assert presets.check({"model": model | {"attention": free}}, "x").model.head_width == 4
+
+
+@pytest.mark.parametrize(
+    ("attention", "message"),
+    [
+        (
+            {"heads": 6, "key_value_heads": 4},
+            "model.attention: 6 heads cannot share 4 keys and values equally: key_value_heads may be "
+            "1, 2, 3, 6",
+        ),
+        (
+            {"key_value_heads": 0},
+            "attention.key_value_heads: got 0; it should be greater than or equal to 1",
+        ),
+        ({"window": 0}, "attention.window: got 0; it should be greater than or equal to 1"),
+        ({"dropout": 1.0}, "attention.dropout: got 1.0; it should be less than 1"),
+        (
+            {"kind": "latent", "rope": 3},
+            "model.attention: rotary turns pairs, so rope must be even, not 3",
+        ),
+        ({"kind": "latent", "key_value_heads": 2}, "attention.key_value_heads: unknown key."),
+        ({"latent": 32}, "model.attention.latent: unknown key. Known here: heads, head_width"),
+        (
+            "latnet",
+            'attention.kind: got "latnet"; choose multi-head, latent. Did you mean "latent"?',
+        ),
+        ({"kind": "latent", "heads": 3}, "a width of 128 does not divide into 3 heads"),
+    ],
+)
+def test_heads_that_cannot_be_are_refused(attention, message):
+    with pytest.raises(UserError, match=re.escape(message)):
+        presets.check({"model": {"kind": "transformer", "attention": attention}}, "mine.toml")
+
+
+def test_kinds_of_heads_are_set_and_survive_toml(tmp_path):
+    settings = ["model.kind=transformer", "model.attention.key_value_heads=2"]
+    grouped = presets.load("case", [*settings, "model.attention.window=5"])
+    latent = presets.load("case", ["model.kind=transformer", "model.attention=latent"])
+    assert grouped.model.attention == config.MultiHead(key_value_heads=2, window=5)
+    assert latent.model.attention == config.Latent()
+    for made in (grouped, latent):
+        path = tmp_path / "config.toml"
+        path.write_text(made.to_toml(), "utf-8")
+        assert presets.load(str(path)) == made
+
+
+def test_latent_heads_of_odd_width_may_be_rotary_since_they_turn_a_part_of_their_own():
+    table = {"kind": "transformer", "width": 9, "position": "rotary"}
+    attention = {"kind": "latent", "heads": 3}
+    assert presets.check({"model": table | {"attention": attention}}, "x").model.head_width == 3
 
 
 @pytest.mark.parametrize(

@@ -274,12 +274,51 @@ class SingleHead(Table):
     """Common width of projected queries and keys."""
 
 
-class MultiHead(Table):
+class ManyHeads(Table):
+    """What all kinds of heads leave to choose."""
+
     heads: int = Field(default=4, ge=1)
     head_width: int | None = Field(default=None, ge=1)
     """Width of one head; the model's width divided by the number of heads if not given."""
     score: Score = PlainScore()
     normaliser: Normaliser = PlainNormaliser()
+    window: int | None = Field(default=None, ge=1)
+    """Self-attention sees only what stands less than this many places away; everything if not given."""
+    dropout: float = Field(default=0.0, ge=0, lt=1)
+    """Share of the weights that training leaves out."""
+
+
+class MultiHead(ManyHeads):
+    kind: Literal["multi-head"] = "multi-head"
+    key_value_heads: int | None = Field(default=None, ge=1)
+    """Keys and values, each shared by equally many heads: 1 is multi-query, some are grouped-query;
+    as many as there are heads if not given."""
+
+    @model_validator(mode="after")
+    def _groups(self) -> "MultiHead":
+        if self.key_value_heads and self.heads % self.key_value_heads:
+            allowed = ", ".join(str(n) for n in range(1, self.heads + 1) if self.heads % n == 0)
+            raise ValueError(
+                f"{self.heads} heads cannot share {self.key_value_heads} keys and values equally: "
+                f"key_value_heads may be {allowed}"
+            )
+        return self
+
+
+class Latent(ManyHeads):
+    """Keys and values made from one small vector that all heads share (DeepSeek-V2)."""
+
+    kind: Literal["latent"] = "latent"
+    latent: int = Field(default=128, ge=1)
+    """Width of that vector, the only thing of a token that a cache holds, ..."""
+    rope: int = Field(default=16, ge=2)
+    """... beside a key of this width, shared too, which the position turns; none where it turns none."""
+
+    @model_validator(mode="after")
+    def _pairs(self) -> "Latent":
+        if self.rope % 2:
+            raise ValueError(f"rotary turns pairs, so rope must be even, not {self.rope}")
+        return self
 
 
 # --- models ---------------------------------------------------------------------------------------
@@ -338,7 +377,7 @@ class Transformer(Table):
     dropout: float = Field(default=0.1, ge=0, lt=1)
     encoder: TransformerStack = TransformerStack()
     decoder: TransformerStack = TransformerStack()
-    attention: MultiHead = MultiHead()
+    attention: one_of(MultiHead, Latent) = MultiHead()
     position: Position = Sinusoidal()
 
     @property
@@ -352,7 +391,8 @@ class Transformer(Table):
                 f"a width of {self.width} does not divide into {self.attention.heads} heads: change "
                 "width or attention.heads, or give attention.head_width"
             )
-        if isinstance(self.position, Turning) and self.head_width % 2:
+        whole = not isinstance(self.attention, Latent)  # which turns a part of its own
+        if isinstance(self.position, Turning) and whole and self.head_width % 2:
             raise ValueError(
                 f"rotary turns pairs, so a head's width must be even, not {self.head_width}"
             )

@@ -1,10 +1,12 @@
 """Attention layers against PyTorch's own, the course's own, and the laws they promise."""
 
 import math
+from itertools import product
 
 import pytest
 import torch
 from torch import nn
+from torch.utils.flop_counter import FlopCounterMode
 
 from regard import config
 from regard.attention import (
@@ -14,7 +16,9 @@ from regard.attention import (
     MultiHead,
     SingleQueryScaledDotProductAttention,
     causal_mask,
+    window_mask,
 )
+from regard.errors import UserError
 
 BATCH, QUERY, KEY = 2, 5, 7
 WIDTH, HEADS, HEAD_WIDTH = 11, 3, 4
@@ -23,7 +27,11 @@ POSITION_OPTIONS = {name: config.Transformer(position=name).position.options for
 
 
 def multi_head(
-    score: str = "scaled-dot", normaliser: str = "softmax", position: str | None = None, **widths
+    score: str = "scaled-dot",
+    normaliser: str = "softmax",
+    position: str | None = None,
+    choices: dict | None = None,
+    **widths,
 ) -> MultiHead:
     torch.manual_seed(1)
     sizes = {"width": WIDTH, "heads": HEADS, "head_width": HEAD_WIDTH} | widths
@@ -33,7 +41,8 @@ def multi_head(
         place = POSITIONS[position](**sizes, **options)
     kind = SCORES[score](sizes["head_width"], sizes["head_width"], **SCORE_OPTIONS[score])
     normalise = NORMALISERS[normaliser]
-    return MultiHead(**sizes, score=kind, normalise=normalise, position=place).double()
+    made = MultiHead(**sizes, score=kind, normalise=normalise, position=place, **(choices or {}))
+    return made.double()
 
 
 def places(length: int, start: int = 0) -> torch.Tensor:
@@ -72,11 +81,16 @@ def test_multi_head_is_torchs_with_the_same_weights():
     torch.testing.assert_close(run(layer, x, memory, mask)[0], wanted)
 
 
+CHOICES = {"plain": {}, "window": {"window": 3}, "shared": {"key_value_heads": 1, "window": 3}}
+
+
+@pytest.mark.parametrize("choices", CHOICES)
 @pytest.mark.parametrize("position", POSITIONS)
 @pytest.mark.parametrize("normaliser", NORMALISERS)
 @pytest.mark.parametrize("score", SCORES)
-def test_fused_is_explained(score, normaliser, position):
-    layer, (x, memory, mask) = multi_head(score, normaliser, position), inputs()
+def test_fused_is_explained(score, normaliser, position, choices):
+    layer = multi_head(score, normaliser, position, CHOICES[choices])
+    x, memory, mask = inputs()
     output, nothing = run(layer, x, memory, mask)
     explained, weights = run(layer, x, memory, mask, explain=True)
     torch.testing.assert_close(output, explained)
@@ -85,11 +99,16 @@ def test_fused_is_explained(score, normaliser, position):
     assert (weights[(~mask)[:, None].expand_as(weights)] == 0).all()
 
 
+@pytest.mark.parametrize("choices", CHOICES)
+@pytest.mark.parametrize("position", ["none", "alibi", "relative"])
 @pytest.mark.parametrize("explain", [True, False])
 @pytest.mark.parametrize("normaliser", NORMALISERS)
 @pytest.mark.parametrize("score", SCORES)
-def test_a_query_with_nothing_to_see_adds_nothing_and_breaks_nothing(score, normaliser, explain):
-    layer, (x, memory, mask) = multi_head(score, normaliser), inputs()
+def test_a_query_with_nothing_to_see_adds_nothing_and_breaks_nothing(
+    score, normaliser, explain, position, choices
+):
+    layer = multi_head(score, normaliser, position, CHOICES[choices])
+    x, memory, mask = inputs()
     mask[1, 2] = False
     output, _ = run(layer, x.requires_grad_(), memory.requires_grad_(), mask, explain)
     assert (output[1, 2] == 0).all()
@@ -150,6 +169,121 @@ def test_keys_made_one_by_one_are_the_keys_made_at_once(position, score):
         mask = causal_mask(now, past)
         one, _ = layer(x[:, t : t + 1], keys[:, :, : t + 1], values[:, :, : t + 1], mask, now, past)
         torch.testing.assert_close(one, whole[:, t : t + 1])
+
+
+# --- shared keys and values, windows, dropout -------------------------------------------------------
+
+
+def naive(layer: MultiHead, x, memory, mask, query_at, key_at):
+    """Every head by itself, every pair by itself: (output, weights)."""
+    groups, depth = layer.key_value_heads, layer.query.out_features // layer.heads
+    keys, values = layer.key_value(memory).chunk(2, dim=-1)
+    weights = torch.zeros(len(x), layer.heads, x.shape[1], memory.shape[1], dtype=x.dtype)
+    context = torch.zeros(*x.shape[:2], layer.heads, depth, dtype=x.dtype)
+    for b, h, i in product(range(len(x)), range(layer.heads), range(x.shape[1])):
+        query = (layer.query.weight @ x[b, i])[h * depth : (h + 1) * depth]
+        group = slice(h * groups // layer.heads * depth, (h * groups // layer.heads + 1) * depth)
+        powers = {}
+        for j in range(memory.shape[1]):
+            far = abs(int(query_at[b, i]) - int(key_at[b, j]))
+            if mask[b, i, j] and (layer.window is None or far < layer.window):
+                powers[j] = math.exp(float(query @ keys[b, j, group]) / math.sqrt(depth))
+        for j, power in powers.items():
+            weights[b, h, i, j] = power / sum(powers.values())
+            context[b, i, h] += weights[b, h, i, j] * values[b, j, group]
+    return context.flatten(2) @ layer.output.weight.T, weights
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("window", [None, 1, 3, 100])
+@pytest.mark.parametrize("key_value_heads", [6, 3, 2, 1])
+def test_shared_heads_and_windows_are_the_naive_loop(key_value_heads, window):
+    choices = {"key_value_heads": key_value_heads, "window": window}
+    layer, (x, memory, mask) = multi_head(choices=choices, heads=6), inputs()
+    at = torch.tensor([[0, 1, 2, 4, 7], [3, 3, 4, 5, 6]]), torch.tensor([[0, 1, 2, 3, 5, 8, 9]] * 2)
+    wanted = naive(layer, x, memory, mask, *at)
+    keys, values = layer.keys_values(memory, at[1])
+    assert keys.shape == values.shape == (BATCH, key_value_heads, KEY, HEAD_WIDTH)
+    output, weights = layer(x, keys, values, mask, *at, explain=True)
+    torch.testing.assert_close(weights, wanted[1])
+    torch.testing.assert_close(output, wanted[0])
+    torch.testing.assert_close(layer(x, keys, values, mask, *at)[0], wanted[0])
+
+
+@pytest.mark.parametrize("position", ["none", "relative", "rotary"])
+def test_heads_that_share_are_heads_with_equal_keys_and_values(position):
+    grouped = multi_head(position=position, heads=6, choices={"key_value_heads": 2})
+    whole = multi_head(position=position, heads=6)
+    with torch.no_grad():
+        each = grouped.key_value.weight.unflatten(0, (2, 2, 1, HEAD_WIDTH))
+        whole.key_value.weight.copy_(each.expand(-1, -1, 3, -1, -1).flatten(0, 3))
+        for name in ("query", "output", "position"):
+            getattr(whole, name).load_state_dict(getattr(grouped, name).state_dict())
+    x, memory, mask = inputs()
+    for explain in (True, False):
+        found, wanted = (run(layer, x, memory, mask, explain) for layer in (grouped, whole))
+        torch.testing.assert_close(found, wanted)
+
+
+def test_heads_that_cannot_share_equally_are_refused():
+    with pytest.raises(
+        UserError, match="3 heads cannot share 2 keys and values equally: key_value"
+    ):
+        multi_head(choices={"key_value_heads": 2})
+
+
+def test_a_window_goes_by_position_not_by_place():
+    query_at, key_at = torch.tensor([[4], [0]]), torch.tensor([[2, 3, 5, 6], [0, 1, 2, 9]])
+    wanted = [[[False, True, True, False]], [[True, True, False, False]]]
+    assert window_mask(query_at, key_at, 2).tolist() == wanted
+
+
+@pytest.mark.parametrize("explain", [True, False])
+@pytest.mark.parametrize("position", ["none", "alibi"])
+def test_dropout_leaves_out_a_share_of_the_weights_in_training_only(explain, position):
+    layer = multi_head(position=position, choices={"dropout": 0.3, "key_value_heads": 1})
+    plain = multi_head(position=position, choices={"key_value_heads": 1})
+    x, memory, mask = inputs()
+    wanted, weights = run(plain, x, memory, mask, explain=True)
+    assert torch.equal(run(layer.eval(), x, memory, mask, True)[1], weights)
+    torch.testing.assert_close(run(layer, x, memory, mask, explain)[0], wanted)
+    layer.train()
+    torch.manual_seed(2)
+    many = [each.repeat(3000, 1, 1) for each in (x, memory, mask)]
+    at = (places(QUERY).repeat(3000, 1), places(KEY).repeat(3000, 1))
+    with torch.no_grad():
+        held = layer.keys_values(many[1], at[1])
+        draws = layer(many[0], *held, many[2], *at, explain)[0].unflatten(0, (3000, BATCH))
+    assert not torch.allclose(draws[0], draws[1])
+    off = (draws.mean(0) - wanted).abs() / (draws.std(0) / math.sqrt(len(draws)))
+    assert off.max() < 4.5  # standard errors, over 110 numbers
+
+
+def test_shown_weights_are_those_of_the_sum_when_some_are_dropped():
+    layer, (x, memory, mask) = multi_head(choices={"dropout": 0.3}).train(), inputs()
+    output, weights = run(layer, x, memory, mask, explain=True)
+    whole = run(layer.eval(), x, memory, mask, explain=True)[1]
+    kept = weights != 0
+    assert 0.5 < kept.sum() / (whole != 0).sum() < 0.9
+    torch.testing.assert_close(weights[kept], whole[kept] / 0.7)
+    values = layer.keys_values(memory, places(KEY))[1]
+    context = (weights @ values).transpose(1, 2).flatten(2)
+    torch.testing.assert_close(output, context @ layer.output.weight.T)
+
+
+@pytest.mark.parametrize("groups", [1, 2, 3, 6])
+def test_multiply_accumulates_are_the_sheets(groups):
+    """Heads as wide as the model, as the sheet has them; its solution drops M in the last term."""
+    heads, d, m, n = 6, WIDTH, KEY, QUERY
+    layer = multi_head(heads=heads, head_width=d, choices={"key_value_heads": groups})
+    x, memory, _ = inputs()
+    saved = 2 * m * d**2 * (heads - groups)
+    own = heads * (3 * m * d**2 + 2 * m**2 * d) + heads * m * d**2
+    cross = heads * (n * d**2 + 2 * m * d**2 + 2 * m * n * d) + heads * n * d**2
+    for query, wanted in ((memory, own), (x, cross)):
+        with FlopCounterMode(display=False) as counter:
+            run(layer, query, memory, None, explain=True)
+        assert counter.get_total_flops() == 2 * BATCH * (wanted - saved)
 
 
 def course_attention(layer, hidden, encoder_outputs):

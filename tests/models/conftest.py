@@ -34,6 +34,8 @@ def transformer(**changes: Any) -> dict[str, Any]:
     return {"kind": "transformer"} | table | layers | changes
 
 
+LATENT = {"kind": "latent", "latent": 7, "rope": 2}
+
 MODELS: dict[str, dict[str, Any]] = {
     **{
         f"{cell}-{layers}-{'both' if both else 'one'}": recurrent(
@@ -77,6 +79,32 @@ MODELS: dict[str, dict[str, Any]] = {
     },
     **{f"transformer-{score}": transformer(attention={"score": score}) for score in SCORES},
     **{f"transformer-{kind}": transformer(attention={"normaliser": kind}) for kind in NORMALISERS},
+    **{
+        f"transformer-{name}": transformer(attention=attention, position=position)
+        for name, (attention, position) in {
+            "grouped": ({"heads": 6, "key_value_heads": 2}, "none"),
+            "grouped-relative": ({"heads": 6, "key_value_heads": 3}, "relative"),
+            "grouped-location": ({"heads": 6, "key_value_heads": 2, "score": "location"}, "none"),
+            "grouped-interleaved": (
+                {"heads": 6, "key_value_heads": 2},
+                {"kind": "interleaved", "every": 2},
+            ),
+            "multi-query": ({"key_value_heads": 1}, "rotary"),
+            "window": ({"window": 3}, "sinusoidal"),
+            "window-grouped-alibi": ({"heads": 6, "key_value_heads": 2, "window": 3}, "alibi"),
+            "window-location": ({"window": 3, "score": "location"}, "none"),
+            "attention-dropout": ({"dropout": 0.3, "key_value_heads": 1}, "learned"),
+            "latent": (LATENT, "rotary"),
+            "latent-narrow": (LATENT | {"latent": 3, "head_width": 5}, "rotary"),
+            "latent-window": (LATENT | {"window": 3, "normaliser": "sparsemax"}, "rotary"),
+            "latent-interleaved": (LATENT, {"kind": "interleaved", "every": 2}),
+            **{f"latent-at-{kind}": (LATENT, kind) for kind in ("none", "sinusoidal", "relative")},
+            **{
+                f"latent-{score}": (LATENT | {"score": score}, "rotary")
+                for score in ("additive", "location")
+            },
+        }.items()
+    },
     "transformer-1": transformer(encoder={"layers": 1}, decoder={"layers": 1}),
 }
 

@@ -12,10 +12,11 @@ def test_explain_shows_every_mechanism_the_model_has(named, tables, example):
     weights = model.explain(example.source, example.mask, example.target)
     if table["kind"] == "transformer":
         encoder, decoder = table["encoder"]["layers"], table["decoder"]["layers"]
+        heads = table["attention"]["heads"]
         wanted = {
-            "cross": (5, decoder, 3, TARGET, SOURCE),
-            "encoder": (5, encoder, 3, SOURCE, SOURCE),
-            "decoder": (5, decoder, 3, TARGET, TARGET),
+            "cross": (5, decoder, heads, TARGET, SOURCE),
+            "encoder": (5, encoder, heads, SOURCE, SOURCE),
+            "decoder": (5, decoder, heads, TARGET, TARGET),
         }
     elif table["attention"] == "none":
         wanted = {}

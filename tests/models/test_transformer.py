@@ -85,10 +85,13 @@ def test_the_whole_model_is_torchs_layers(plain, example):
     torch.testing.assert_close(plain(example.source, example.mask, example.target), logits)
 
 
+LEFT = [f"transformer-at-{kind}" for kind in (*POSITIONS, "interleaved", "relative-query")]
+
+
 @torch.no_grad()
-@pytest.mark.parametrize("kind", [*POSITIONS, "interleaved", "relative-query"])
-def test_padding_on_the_left_changes_nothing_either(kind, make, example):
-    model = make(f"transformer-at-{kind}")
+@pytest.mark.parametrize("name", [*LEFT, "transformer-window", "transformer-latent"])
+def test_padding_on_the_left_changes_nothing_either(name, make, example):
+    model = make(name)
     left = [
         torch.cat([row[n:], row[:n]])
         for row, n in zip(example.source, example.lengths, strict=True)
@@ -110,6 +113,47 @@ def test_without_positions_the_encoder_is_equivariant(make, example):
         assert same == (kind == "none")
 
 
+@torch.no_grad()
+@pytest.mark.parametrize("name", ["window", "window-grouped-alibi", "window-location"])
+def test_a_window_is_for_self_attention_alone(name, make, example):
+    found = make(f"transformer-{name}").explain(example.source, example.mask, example.target)
+    for mechanism, length in (("encoder", 11), ("decoder", 17)):
+        far = (torch.arange(length)[:, None] - torch.arange(length)).abs() >= 3
+        weights = found[mechanism][0]  # the row without padding
+        assert (weights[..., far] == 0).all()
+        seen = ~far if mechanism == "encoder" else (~far).tril()
+        assert (weights[..., seen] > 0).all()
+    assert (found["cross"][0] > 0).all()
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["at-alibi", "grouped-relative", "window", "attention-dropout", "latent", "latent-narrow"],
+)
+def test_products_in_half_precision_are_near_and_can_be_trained(name, make, example):
+    model = make(f"transformer-{name}").float()
+    inputs = (example.source, example.mask, example.target)
+    wanted = model(*inputs)
+    with torch.autocast("cpu", torch.bfloat16):
+        found = model(*inputs)
+        weights = model.explain(*inputs)
+        model.train()(*inputs).float().square().mean().backward()
+    assert (found - wanted).norm() / wanted.norm() < 0.02
+    assert all(shown.isfinite().all() for shown in weights.values())
+    assert all(parameter.grad.isfinite().all() for parameter in model.parameters())
+
+
+@pytest.mark.parametrize(
+    ("name", "ropes"),
+    [("latent", [2, 2]), ("latent-interleaved", [2, 0]), ("latent-at-sinusoidal", [0, 0])],
+)
+def test_latent_heads_have_a_turned_part_where_the_position_turns(name, ropes, make):
+    model = make(f"transformer-{name}")
+    for stack in (model.encoder, model.decoder):
+        assert [block.own.held for block in stack] == [(rope, 7) for rope in ropes]
+    assert all(block.cross.held == (0, 7) for block in model.decoder)
+
+
 def test_places_count_the_real_tokens():
     mask = torch.tensor([[True, True, False], [False, True, True], [True, True, True]])
     assert places(mask).tolist() == [[0, 1, 1], [0, 0, 1], [0, 1, 2]]
@@ -127,6 +171,30 @@ def test_a_past_keeps_everything_it_was_given_as_it_grows():
         assert torch.equal(found[0], keys[:, :, :start])
         assert torch.equal(found[1], values[:, :, :start])
     assert start == past.length == 41
+
+
+CACHED = {  # numbers for each token and layer: (own, of the source)
+    "transformer-at-rotary": (2 * 3 * 4, 2 * 3 * 4),
+    "transformer-grouped": (2 * 2 * 4, 2 * 2 * 4),
+    "transformer-multi-query": (2 * 4, 2 * 4),
+    "transformer-latent": (7 + 2, 7),
+    "transformer-latent-at-sinusoidal": (7, 7),
+}
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("name", CACHED)
+def test_a_cache_holds_what_the_kind_of_heads_says(name, make, example):
+    model = make(name)
+    state = model.begin(model.encode(example.source, example.mask))
+    model._read(example.target, state, explain=False)
+    state = state.select(torch.tensor([2, 0]))
+    for layer in state.layers:
+        own = (layer.past.keys, layer.past.values)
+        source = (layer.source_keys, layer.source_values)
+        found = [sum(part.nbytes for part in parts) for parts in (own, source)]
+        wanted = [2 * 8 * n * length for n, length in zip(CACHED[name], (17, 11), strict=True)]
+        assert found == wanted
 
 
 def test_reading_part_of_a_target_at_once_and_then_stepping(make, example):

@@ -17,6 +17,17 @@ TABLES = {
     "rnn-2": SMALL | {"cell": "rnn", "decoder": {"layers": 2}, "attention": {"score": "additive"}},
     "transformer": {"kind": "transformer", "width": 12, "attention": {"heads": 3}},
     "rotary": {"kind": "transformer", "width": 8, "position": "rotary"},
+    "grouped-window": {
+        "kind": "transformer",
+        "width": 8,
+        "attention": {"heads": 4, "key_value_heads": 2, "window": 3},
+    },
+    "latent": {
+        "kind": "transformer",
+        "width": 8,
+        "position": "rotary",
+        "attention": {"kind": "latent", "heads": 2, "latent": 5, "rope": 2},
+    },
 }
 
 

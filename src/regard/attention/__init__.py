@@ -3,20 +3,33 @@
     alpha_i = exp(e(q, k_i)) / sum_j exp(e(q, k_j))        a = sum_i alpha_i v_i
 
 Read in this order: `masks` (what may be seen), `scores` (e), `normalise` (scores to weights), `attend`
-(the sum), `heads` (the layers), `positions` (where a token stands).
+(the sum), `heads` and `latent` (the layers), `positions` (where a token stands).
 """
 
+from collections.abc import Callable
+
 from regard.attention.attend import attend, attend_fused
-from regard.attention.heads import MultiHead, SingleHead, SingleQueryScaledDotProductAttention
-from regard.attention.masks import causal_mask, padding_mask
+from regard.attention.heads import (
+    ManyHeads,
+    MultiHead,
+    SingleHead,
+    SingleQueryScaledDotProductAttention,
+)
+from regard.attention.latent import Latent
+from regard.attention.masks import causal_mask, padding_mask, window_mask
 from regard.attention.normalise import NORMALISERS
 from regard.attention.positions import POSITIONS, Position
 from regard.attention.scores import SCORES, Score
 
+HEADS: dict[str, Callable[..., ManyHeads]] = {"multi-head": MultiHead, "latent": Latent}
+
 __all__ = [
+    "HEADS",
     "NORMALISERS",
     "POSITIONS",
     "SCORES",
+    "Latent",
+    "ManyHeads",
     "MultiHead",
     "Position",
     "Score",
@@ -26,4 +39,5 @@ __all__ = [
     "attend_fused",
     "causal_mask",
     "padding_mask",
+    "window_mask",
 ]

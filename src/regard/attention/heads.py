@@ -4,16 +4,23 @@ Keys and values are made once (`keys`, `keys_values`) and passed back in, so a d
 by word does not make them again at every step.
 """
 
+from abc import ABC, abstractmethod
+
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 from regard.attention.attend import attend, attend_fused
+from regard.attention.masks import window_mask
 from regard.attention.normalise import Normaliser, softmax
 from regard.attention.positions import Position
 from regard.attention.scores import ScaledDot, Score
+from regard.errors import UserError
 from regard.linear import Linear
 
-Heads = Float[Tensor, "batch heads key depth"]
+Sequence = Float[Tensor, "batch length width"]
+Heads = Float[Tensor, "batch heads length _"]
+Held = Float[Tensor, "batch groups key _"]
+Seen = tuple[Float[Tensor, "batch query width"], Float[Tensor, "batch heads query key"] | None]
 
 
 class SingleHead(nn.Module):
@@ -75,8 +82,115 @@ class SingleQueryScaledDotProductAttention(nn.Module):
         return context[:, 0], weights[:, 0]
 
 
-class MultiHead(nn.Module):
-    """h attentions side by side, concatenated, then one linear map (Vaswani et al., 2017)."""
+class ManyHeads(nn.Module, ABC):
+    """h attentions side by side, concatenated, then one linear map (Vaswani et al., 2017).
+
+    The kinds differ in how they make keys and values, and in what of these a cache holds. With a
+    `window`, the query at t sees the keys at s with |t - s| < window, where the mask lets it.
+    """
+
+    output: Linear
+
+    def __init__(
+        self,
+        heads: int,
+        score: Score,
+        normalise: Normaliser,
+        position: Position,
+        window: int | None,
+        dropout: float,
+    ) -> None:
+        super().__init__()
+        self.heads = heads
+        self.score = score
+        self.normalise = normalise
+        self.position = position
+        self.window = window
+        self.dropout = dropout
+
+    @abstractmethod
+    def keys_values(self, x: Sequence, at: Int[Tensor, "batch length"]) -> tuple[Held, Held]:
+        """What a cache holds of x: keys and values, or what both can be made from."""
+
+    @abstractmethod
+    def forward(
+        self,
+        x: Float[Tensor, "batch query width"],
+        keys: Held,
+        values: Held,
+        mask: Bool[Tensor, "batch #query key"] | None,
+        query_at: Int[Tensor, "batch query"],
+        key_at: Int[Tensor, "batch key"],
+        explain: bool = False,
+    ) -> Seen:
+        """(output, weights): fused and without weights, unless they are asked for."""
+
+    def _mask(
+        self,
+        mask: Bool[Tensor, "batch #query key"] | None,
+        query_at: Int[Tensor, "batch query"],
+        key_at: Int[Tensor, "batch key"],
+    ) -> Bool[Tensor, "batch 1 _ key"] | None:
+        """What the window leaves of the mask, for all heads alike."""
+        if self.window is not None:
+            near = window_mask(query_at, key_at, self.window)
+            mask = near if mask is None else mask & near
+        return None if mask is None else mask[:, None]
+
+    def _attend(
+        self,
+        query: Float[Tensor, "batch heads query depth"],
+        keys: Float[Tensor, "batch groups key depth"],
+        values: Float[Tensor, "batch groups key value_depth"],
+        mask: Bool[Tensor, "batch 1 #query key"] | None,
+        bias: Float[Tensor, "#batch heads query key"] | None,
+        explain: bool,
+    ) -> tuple[
+        Float[Tensor, "batch heads query value_depth"],
+        Float[Tensor, "batch heads query key"] | None,
+    ]:
+        """(context, weights) of every head. Heads of one group share its keys and values."""
+        heads, groups = query.shape[1], keys.shape[1]
+        query, bias = folded(query, groups), None if bias is None else folded(bias, groups)
+        if mask is not None and mask.shape[2] > 1:
+            mask = mask.repeat(1, 1, heads // groups, 1) if groups < heads else mask
+        dropped = self.dropout if self.training else 0.0
+        if type(self.score) is ScaledDot and self.normalise is softmax and not explain:
+            context = attend_fused(query, keys, values, mask, bias, dropped)
+            return unfolded(context, heads), None
+        scores = self.score(query, keys)
+        scores = scores if bias is None else scores + bias
+        context, weights = attend(scores, values, mask, self.normalise, dropped)
+        return unfolded(context, heads), unfolded(weights, heads) if explain else None
+
+
+def apart(x: Float[Tensor, "batch length joined"], heads: int) -> Heads:
+    """Heads that lie side by side in the last dimension, in one of their own."""
+    return x.unflatten(-1, (heads, -1)).transpose(1, 2)
+
+
+def joined(x: Heads) -> Float[Tensor, "batch length joined"]:
+    """Side by side again."""
+    return x.transpose(1, 2).flatten(2)
+
+
+def folded(x: Heads, groups: int) -> Float[Tensor, "batch groups folded _"]:
+    """The heads of a group as so many queries over the same keys, which so need no copies."""
+    return x if x.shape[1] == groups else x.unflatten(1, (groups, -1)).flatten(2, 3)
+
+
+def unfolded(x: Float[Tensor, "batch groups folded _"], heads: int) -> Heads:
+    """A head for each query head again."""
+    groups = x.shape[1]
+    return x if groups == heads else x.unflatten(2, (heads // groups, -1)).flatten(1, 2)
+
+
+class MultiHead(ManyHeads):
+    """Queries W_q x for h heads; keys W_k x and values W_v x for g, each shared by h / g heads.
+
+    g = h is multi-head attention (Vaswani et al., 2017), g = 1 multi-query (Shazeer, 2019), and
+    whatever lies between grouped-query (Ainslie et al., 2023). A cache holds g keys and g values.
+    """
 
     def __init__(
         self,
@@ -86,46 +200,40 @@ class MultiHead(nn.Module):
         score: Score,
         normalise: Normaliser = softmax,
         position: Position | None = None,
+        key_value_heads: int | None = None,
+        window: int | None = None,
+        dropout: float = 0.0,
     ) -> None:
-        super().__init__()
-        self.heads = heads
+        position = position or Position(width, heads, head_width)
+        super().__init__(heads, score, normalise, position, window, dropout)
+        self.key_value_heads = key_value_heads or heads
+        if heads % self.key_value_heads:
+            raise UserError(
+                f"{heads} heads cannot share {self.key_value_heads} keys and values equally: "
+                "key_value_heads must divide heads"
+            )
         self.query = Linear(width, heads * head_width, bias=False)
-        self.key_value = Linear(width, 2 * heads * head_width, bias=False)
+        self.key_value = Linear(width, 2 * self.key_value_heads * head_width, bias=False)
         self.output = Linear(heads * head_width, width, bias=False)
-        self.score = score
-        self.normalise = normalise
-        self.position = position or Position(width, heads, head_width)
 
-    def keys_values(
-        self, x: Float[Tensor, "batch key width"], at: Int[Tensor, "batch key"]
-    ) -> tuple[Heads, Heads]:
-        """W_k x, turned by its position, and W_v x, for every head: what a cache holds."""
-        keys, values = (self._apart(half) for half in self.key_value(x).chunk(2, dim=-1))
+    def keys_values(self, x: Sequence, at: Int[Tensor, "batch length"]) -> tuple[Held, Held]:
+        """W_k x, turned by its position, and W_v x."""
+        halves = self.key_value(x).chunk(2, dim=-1)
+        keys, values = (apart(half, self.key_value_heads) for half in halves)
         return self.position.rotate(keys, at), values
-
-    def _apart(self, x: Float[Tensor, "batch length joined"]) -> Heads:
-        return x.unflatten(-1, (self.heads, -1)).transpose(1, 2)
 
     def forward(
         self,
         x: Float[Tensor, "batch query width"],
-        keys: Heads,
-        values: Heads,
+        keys: Held,
+        values: Held,
         mask: Bool[Tensor, "batch #query key"] | None,
         query_at: Int[Tensor, "batch query"],
         key_at: Int[Tensor, "batch key"],
         explain: bool = False,
-    ) -> tuple[Float[Tensor, "batch query width"], Float[Tensor, "batch heads query key"] | None]:
-        """(output, weights): fused and without weights, unless they are asked for."""
-        query = self.position.rotate(self._apart(self.query(x)), query_at)
+    ) -> Seen:
+        query = self.position.rotate(apart(self.query(x), self.heads), query_at)
         bias = self.position.bias(query, query_at, key_at)
-        allowed = None if mask is None else mask[:, None]
-        fused = type(self.score) is ScaledDot and self.normalise is softmax and bias is None
-        if fused and not explain:
-            context, weights = attend_fused(query, keys, values, allowed), None
-        else:
-            scores = self.score(query, keys)
-            scores = scores if bias is None else scores + bias
-            context, weights = attend(scores, values, allowed, self.normalise)
-        output = self.output(context.transpose(1, 2).flatten(2))  # heads side by side again
-        return output, weights if explain else None
+        allowed = self._mask(mask, query_at, key_at)
+        context, weights = self._attend(query, keys, values, allowed, bias, explain)
+        return self.output(joined(context)), weights

@@ -15,3 +15,10 @@ def causal_mask(
 ) -> Bool[Tensor, "*batch query key"]:
     """True where the key stands at or before the query: the past does not see the future."""
     return key_at[..., None, :] <= query_at[..., :, None]
+
+
+def window_mask(
+    query_at: Int[Tensor, "*batch query"], key_at: Int[Tensor, "*batch key"], window: int
+) -> Bool[Tensor, "*batch query key"]:
+    """True where the key stands less than `window` places from the query, on either side."""
+    return (key_at[..., None, :] - query_at[..., :, None]).abs() < window

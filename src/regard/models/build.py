@@ -6,7 +6,16 @@ from typing import Any
 from torch import nn
 
 from regard import config
-from regard.attention import NORMALISERS, POSITIONS, SCORES, MultiHead, Position, Score, SingleHead
+from regard.attention import (
+    HEADS,
+    NORMALISERS,
+    POSITIONS,
+    SCORES,
+    ManyHeads,
+    Position,
+    Score,
+    SingleHead,
+)
 from regard.attention.normalise import Normaliser
 from regard.errors import UserError, listing
 from regard.models.cells import CELLS
@@ -73,15 +82,17 @@ def normaliser(table: Any) -> Normaliser:
 
 def position_of_embedding(table: Any, width: int, heads: int, head_width: int) -> Position:
     """What the model adds to its embeddings: nothing, for the kinds that speak elsewhere."""
-    table = config.NoPosition() if isinstance(table, config.Interleaved) else table
+    table = config.NoPosition() if isinstance(table, config.Turning) else table
     return position(table, ("embed",), width, heads, head_width)
 
 
-def position_of_layer(table: Any, layer: int, width: int, heads: int, head_width: int) -> Position:
-    """What a layer's self-attention is told: nothing, for the kinds that speak elsewhere."""
+def position_of_layer(table: Any, layer: int | None) -> Any:
+    """The position that a layer's self-attention has; cross-attention (no layer) has none."""
+    if layer is None:
+        return config.NoPosition()
     if isinstance(table, config.Interleaved):
-        table = config.NoPosition() if (layer + 1) % table.every == 0 else table.rotary
-    return position(table, ("rotate", "bias"), width, heads, head_width)
+        return config.NoPosition() if (layer + 1) % table.every == 0 else table.rotary
+    return table
 
 
 def position(table: Any, places: tuple[str, ...], *sizes: int) -> Position:
@@ -122,33 +133,49 @@ def embedding(vocab: int, table: config.Recurrent) -> nn.Embedding:
     return made
 
 
+def heads(table: config.Transformer, layer: int | None) -> ManyHeads:
+    """The self-attention of a layer, or (no layer) a cross-attention: no positions, no window."""
+    wanted, depth = table.attention, table.head_width
+    place = position_of_layer(table.position, layer)
+    if isinstance(wanted, config.Latent):
+        turns = find("position", place.kind).rotate is not Position.rotate
+        rope = wanted.rope if turns else 0
+        own = {"latent": wanted.latent, "rope": rope}
+        depth, spoken = depth + rope, rope or depth
+    else:
+        own, spoken = {"key_value_heads": wanted.key_value_heads}, depth
+    return HEADS[wanted.kind](
+        table.width,
+        wanted.heads,
+        table.head_width,
+        position=position(place, ("rotate", "bias"), table.width, wanted.heads, spoken),
+        score=score(wanted.score, depth, depth, depth),
+        normalise=normaliser(wanted.normaliser),
+        window=None if layer is None else wanted.window,
+        dropout=wanted.dropout,
+        **own,
+    )
+
+
 def transformer(
     table: config.Transformer, source_vocab: int, target_vocab: int, joint: bool
 ) -> Transformer:
-    width, heads, head_width = table.width, table.attention.heads, table.head_width
-
-    def attend(place: Position | None) -> MultiHead:
-        kind = score(table.attention.score, head_width, head_width, head_width)
-        normalise = normaliser(table.attention.normaliser)
-        return MultiHead(width, heads, head_width, kind, normalise, place)
-
-    def own(layer: int) -> MultiHead:
-        return attend(position_of_layer(table.position, layer, width, heads, head_width))
+    width = table.width
 
     def feed() -> FeedForward:
         return FeedForward(width, table.feed_forward, table.dropout)
 
     encoder = [
-        EncoderBlock(width, own(layer), feed(), table.dropout)
+        EncoderBlock(width, heads(table, layer), feed(), table.dropout)
         for layer in range(table.encoder.layers)
     ]
     decoder = [
-        DecoderBlock(width, own(layer), attend(None), feed(), table.dropout)
+        DecoderBlock(width, heads(table, layer), heads(table, None), feed(), table.dropout)
         for layer in range(table.decoder.layers)
     ]
     target = nn.Embedding(target_vocab, width)
     source = target if joint else nn.Embedding(source_vocab, width)
-    place = position_of_embedding(table.position, width, heads, head_width)
+    place = position_of_embedding(table.position, width, table.attention.heads, table.head_width)
     return Transformer(source, target, place, encoder, decoder, table.dropout)
 
 

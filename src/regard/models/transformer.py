@@ -16,15 +16,15 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
-from regard.attention import MultiHead, Position, causal_mask
+from regard.attention import ManyHeads, Position, causal_mask
 from regard.linear import Linear
 from regard.models.dropout import Dropout
 from regard.models.interface import Logits, Memory, Model, Record, Source, SourceMask, State, Target
 
 Sequence = Float[Tensor, "batch length width"]
 Places = Int[Tensor, "batch length"]
-Heads = Float[Tensor, "batch heads key depth"]
-AllHeads = Float[Tensor, "batch heads past depth"]
+Heads = Float[Tensor, "batch heads key _"]
+AllHeads = Float[Tensor, "batch heads past _"]
 Weights = Float[Tensor, "batch heads query key"] | None
 CrossWeights = Float[Tensor, "batch heads query source"] | None
 
@@ -45,7 +45,7 @@ class FeedForward(nn.Module):
 class EncoderBlock(nn.Module):
     """Self-attention over the whole source, then feed-forward."""
 
-    def __init__(self, width: int, own: MultiHead, feed: FeedForward, dropout: float) -> None:
+    def __init__(self, width: int, own: ManyHeads, feed: FeedForward, dropout: float) -> None:
         super().__init__()
         self.own_norm, self.feed_norm = nn.LayerNorm(width), nn.LayerNorm(width)
         self.own, self.feed = own, feed
@@ -135,7 +135,7 @@ class DecoderBlock(nn.Module):
     """Causal self-attention, cross-attention, feed-forward."""
 
     def __init__(
-        self, width: int, own: MultiHead, cross: MultiHead, feed: FeedForward, dropout: float
+        self, width: int, own: ManyHeads, cross: ManyHeads, feed: FeedForward, dropout: float
     ) -> None:
         super().__init__()
         self.own_norm, self.cross_norm = nn.LayerNorm(width), nn.LayerNorm(width)
