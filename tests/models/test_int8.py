@@ -12,6 +12,9 @@ from regard.models.int8 import Int8, check, rounded
 TABLES = {
     "recurrent": {"kind": "recurrent", "embedding": 101, "hidden": 211},
     "transformer": {"kind": "transformer", "width": 128, "feed_forward": 1031},
+    "decoder-only": {"kind": "decoder-only", "width": 128, "activation": "swiglu", "tied": False}
+    | {"feed_forward": 1031},
+    "state-space": {"kind": "decoder-only", "width": 256, "mixer": "state-space"},
 }
 
 

@@ -1,5 +1,6 @@
 """Config to model. The only place, beside `config` itself, where kinds are told apart by name."""
 
+from functools import partial
 from importlib import metadata
 from typing import Any
 
@@ -10,10 +11,14 @@ from regard.attention import NORMALISERS, POSITIONS, SCORES, MultiHead, Position
 from regard.attention.normalise import Normaliser
 from regard.errors import UserError, listing
 from regard.models.cells import CELLS
+from regard.models.decoder_only import DecoderOnly
 from regard.models.interface import Model
+from regard.models.layers import FEEDS, NORMS, Block, CrossBlock
+from regard.models.mixers import BothWays, Causal, Mixer, SelfAttention
 from regard.models.recurrent import Encoder, Recurrent
 from regard.models.recurrent_decoder import DECODERS
-from regard.models.transformer import DecoderBlock, EncoderBlock, FeedForward, Transformer
+from regard.models.state_space import StateSpace
+from regard.models.transformer import Transformer
 
 # Where a user may add a kind of their own: the point's name in a package's entry points, its dict.
 POINTS: dict[str, dict[str, Any]] = {
@@ -122,38 +127,71 @@ def embedding(vocab: int, table: config.Recurrent) -> nn.Embedding:
     return made
 
 
-def transformer(
-    table: config.Transformer, source_vocab: int, target_vocab: int, joint: bool
-) -> Transformer:
-    width, heads, head_width = table.width, table.attention.heads, table.head_width
+class Parts:
+    """What Transformers of both kinds are made of, as their table asks."""
 
-    def attend(place: Position | None) -> MultiHead:
-        kind = score(table.attention.score, head_width, head_width, head_width)
-        normalise = normaliser(table.attention.normaliser)
-        return MultiHead(width, heads, head_width, kind, normalise, place)
+    def __init__(self, table: config.Transformer | config.DecoderOnly) -> None:
+        self.table, self.width = table, table.width
+        self.heads = (table.width, table.attention.heads, table.head_width)
+        self.before = table.norm_at == "before"
 
-    def own(layer: int) -> MultiHead:
-        return attend(position_of_layer(table.position, layer, width, heads, head_width))
+    def attend(self, place: Position | None = None) -> MultiHead:
+        wanted, head_width = self.table.attention, self.table.head_width
+        kind = score(wanted.score, head_width, head_width, head_width)
+        return MultiHead(*self.heads, kind, normaliser(wanted.normaliser), place)
 
-    def feed() -> FeedForward:
-        return FeedForward(width, table.feed_forward, table.dropout)
+    def mixer(self, layer: int, causal: bool) -> Mixer:
+        wanted = self.table.mixer
+        if isinstance(wanted, config.StateSpaceMixer):
+            space = partial(StateSpace, self.width, **wanted.options)
+            return Causal(space()) if causal else BothWays(space(), space())
+        place = position_of_layer(self.table.position, layer, *self.heads)
+        return SelfAttention(self.attend(place))
 
-    encoder = [
-        EncoderBlock(width, own(layer), feed(), table.dropout)
-        for layer in range(table.encoder.layers)
-    ]
-    decoder = [
-        DecoderBlock(width, own(layer), attend(None), feed(), table.dropout)
-        for layer in range(table.decoder.layers)
-    ]
-    target = nn.Embedding(target_vocab, width)
-    source = target if joint else nn.Embedding(source_vocab, width)
-    place = position_of_embedding(table.position, width, heads, head_width)
-    return Transformer(source, target, place, encoder, decoder, table.dropout)
+    def rest(self) -> tuple[Any, ...]:
+        """Of a block, what every kind has: feed-forward, norms, dropout."""
+        table = self.table
+        feed = FEEDS[table.activation](self.width, table.feed_forward, table.dropout)
+        return feed, partial(NORMS[table.norm], self.width), self.before, table.dropout
+
+    def block(self, layer: int, causal: bool) -> Block:
+        return Block(self.mixer(layer, causal), *self.rest())
+
+    def cross_block(self, layer: int) -> CrossBlock:
+        return CrossBlock(self.mixer(layer, causal=True), self.attend(), *self.rest())
+
+    def last_norm(self) -> nn.Module:
+        """Behind the last block; one that ends with a norm needs no other."""
+        return NORMS[self.table.norm](self.width) if self.before else nn.Identity()
+
+    def embeddings(
+        self, source_vocab: int, target_vocab: int, joint: bool
+    ) -> tuple[nn.Embedding, nn.Embedding, Position]:
+        target = nn.Embedding(target_vocab, self.width)
+        source = target if joint else nn.Embedding(source_vocab, self.width)
+        return source, target, position_of_embedding(self.table.position, *self.heads)
+
+
+def transformer(table: config.Transformer, *vocabularies: Any) -> Transformer:
+    parts = Parts(table)
+    encoder = [parts.block(layer, causal=False) for layer in range(table.encoder.layers)]
+    decoder = [parts.cross_block(layer) for layer in range(table.decoder.layers)]
+    embeddings = parts.embeddings(*vocabularies)
+    norms = (parts.last_norm(), parts.last_norm())
+    return Transformer(*embeddings, encoder, decoder, norms, table.tied, table.dropout)
+
+
+def decoder_only(table: config.DecoderOnly, *vocabularies: Any) -> DecoderOnly:
+    parts = Parts(table)
+    decoder = [parts.block(layer, causal=True) for layer in range(table.decoder.layers)]
+    embeddings = parts.embeddings(*vocabularies)
+    return DecoderOnly(*embeddings, decoder, parts.last_norm(), table.tied, table.dropout)
 
 
 def build(table: Any, source_vocab: int, target_vocab: int, joint: bool) -> Model:
     """The model that a config's [model] table asks for, for vocabularies of these sizes."""
     if isinstance(table, config.Recurrent):
         return recurrent(table, source_vocab, target_vocab)
+    if isinstance(table, config.DecoderOnly):
+        return decoder_only(table, source_vocab, target_vocab, joint)
     return transformer(table, source_vocab, target_vocab, joint)
