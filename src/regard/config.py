@@ -133,6 +133,32 @@ class Files(Table):
     max_characters: int = Field(default=2000, ge=1)
 
 
+class Text(Table):
+    """Plain text, to learn to write it: a language model. A public corpus, or files of your own."""
+
+    kind: Literal["text"] = "text"
+    name: Literal["multi30k", "multi30k-captions", "tatoeba-fr-en", "tatoeba-de-en"] | None = None
+    """A public corpus, of which one language is read, ..."""
+    language: str = "en"
+    train: str | tuple[str, ...] | None = None
+    """... or files with a sentence a line, each plain or .gz."""
+    val: str | tuple[str, ...] | None = None
+    test: str | tuple[str, ...] | None = None
+    bad: Literal["refuse", "skip"] = "refuse"
+    """What to do with a line that is damaged or too long; empty ones do not count."""
+    max_characters: int = Field(default=2000, ge=1)
+
+    @model_validator(mode="after")
+    def _one_origin(self) -> "Text":
+        own = {"train": self.train, "val": self.val, "test": self.test}
+        given = [split for split, files in own.items() if files is not None]
+        if self.name is None and not {"train", "val"} <= set(given):
+            raise ValueError("give data.name, or data.train and data.val")
+        if self.name is not None and given:
+            raise ValueError(f"data.name and data.{given[0]} are two origins: choose one")
+        return self
+
+
 # --- tokenizer ------------------------------------------------------------------------------------
 
 
@@ -484,7 +510,7 @@ class Config(Table):
     description: str = ""
     seed: int = Field(default=1, ge=0, lt=2**63)
     """Initial weights, order of batches, dropout."""
-    data: one_of(MadeTask, Named, Files) = MadeTask()
+    data: one_of(MadeTask, Named, Files, Text) = MadeTask()
     tokenizer: one_of(Characters, Words, Bpe) = Characters()
     model: one_of(Recurrent, Transformer, DecoderOnly) = Recurrent()
     training: Training = Training()
@@ -504,6 +530,11 @@ class Config(Table):
                 f"({why}): raise the first or lower the second"
             )
         return self
+
+    @property
+    def language_model(self) -> bool:
+        """Is there nothing to read, only something to write?"""
+        return isinstance(self.data, Text)
 
     def to_toml(self) -> str:
         return tomli_w.dumps(self.model_dump(mode="json", exclude_none=True))
