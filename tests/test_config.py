@@ -161,7 +161,8 @@ def test_values_are_toml_or_a_bare_word():
 MISTAKES = {
     "model.celll=gru": 'case: model.celll: unknown key. Did you mean "cell"? Known here: kind, cell,',
     "model.cell=gruu": 'model.cell: got "gruu"; choose gru, lstm, rnn. Did you mean "gru"?',
-    "model.kind=transfromer": 'model.kind: got "transfromer"; choose recurrent, transformer. '
+    "model.kind=transfromer": 'model.kind: got "transfromer"; choose recurrent, transformer, '
+    "decoder-only. "
     'Did you mean "transformer"?',
     "model.attention.score=adittive": 'model.attention.score.kind: got "adittive"; choose scaled-dot, '
     'dot, additive, bilinear, mean, dummy, location. Did you mean "additive"?',
@@ -178,7 +179,7 @@ MISTAKES = {
     "model.hidden=wide": 'model.hidden: got "wide"; it should be a valid integer',
     "model.encoder.bidirectional=perhaps": 'model.encoder.bidirectional: got "perhaps"; it should be',
     "model.dropout=1": "model.dropout: got 1; it should be less than 1",
-    "model=3": 'model.kind: got "3"; choose recurrent, transformer.',
+    "model=3": 'model.kind: got "3"; choose recurrent, transformer, decoder-only.',
     "model.encoder=3": "model.encoder: got 3; it should be a valid dictionary",
     "data.kind=web": 'data.kind: got "web"; choose task, ',
     "trainin.epochs=3": 'trainin: unknown key. Did you mean "training"?',
@@ -314,6 +315,31 @@ def test_latent_heads_of_odd_width_may_be_rotary_since_they_turn_a_part_of_their
 def test_a_position_that_cannot_do_what_it_says_is_refused(position, message):
     with pytest.raises(UserError, match=re.escape(message)):
         presets.check({"model": {"kind": "transformer", "position": position}}, "mine.toml")
+
+
+DECODER_ONLY = {"kind": "decoder-only", "width": 7, "mixer": "state-space"}
+
+
+@pytest.mark.parametrize(
+    ("model", "message"),
+    [
+        (
+            {"kind": "decoder-only", "position": {"kind": "learned", "max_length": 512}},
+            "a text may need 514 places (twice tokenizer.max_tokens and one, for source and target)",
+        ),
+        (DECODER_ONLY | {"width": 8, "position": "rotary"}, 'the position "rotary" speaks in self'),
+        (DECODER_ONLY | {"kind": "transformer"}, "a width of 7 does not divide into 4 heads"),
+        (DECODER_ONLY | {"mixer": "mamba"}, "choose attention, state-space."),
+        ({"kind": "transformer", "norm_at": "first"}, 'norm_at: got "first"; choose before, after'),
+        ({"kind": "transformer", "activation": "selu"}, "choose relu, gelu, swiglu."),
+    ],
+)
+def test_stacks_that_cannot_be_built_are_refused(model, message):
+    with pytest.raises(UserError, match=re.escape(message)):
+        presets.check({"model": model}, "mine.toml")
+    assert (
+        presets.check({"model": DECODER_ONLY}, "no heads, so none that must fit").model.width == 7
+    )
 
 
 def test_a_factor_without_a_scaling_is_the_baseline_of_a_comparison():

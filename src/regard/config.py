@@ -133,6 +133,32 @@ class Files(Table):
     max_characters: int = Field(default=2000, ge=1)
 
 
+class Text(Table):
+    """Plain text, to learn to write it: a language model. A public corpus, or files of your own."""
+
+    kind: Literal["text"] = "text"
+    name: Literal["multi30k", "multi30k-captions", "tatoeba-fr-en", "tatoeba-de-en"] | None = None
+    """A public corpus, of which one language is read, ..."""
+    language: str = "en"
+    train: str | tuple[str, ...] | None = None
+    """... or files with a sentence a line, each plain or .gz."""
+    val: str | tuple[str, ...] | None = None
+    test: str | tuple[str, ...] | None = None
+    bad: Literal["refuse", "skip"] = "refuse"
+    """What to do with a line that is damaged or too long; empty ones do not count."""
+    max_characters: int = Field(default=2000, ge=1)
+
+    @model_validator(mode="after")
+    def _one_origin(self) -> "Text":
+        own = {"train": self.train, "val": self.val, "test": self.test}
+        given = [split for split, files in own.items() if files is not None]
+        if self.name is None and not {"train", "val"} <= set(given):
+            raise ValueError("give data.name, or data.train and data.val")
+        if self.name is not None and given:
+            raise ValueError(f"data.name and data.{given[0]} are two origins: choose one")
+        return self
+
+
 # --- tokenizer ------------------------------------------------------------------------------------
 
 
@@ -195,7 +221,7 @@ class Sinusoidal(Table):
 
 class LearnedPosition(Table):
     kind: Literal["learned"] = "learned"
-    max_length: int = Field(default=512, ge=1)
+    max_length: int = Field(default=1024, ge=1)
     """Places in the table; what stands beyond them is refused."""
 
 
@@ -367,26 +393,59 @@ class TransformerStack(Table):
     layers: int = Field(default=2, ge=1)
 
 
-class Transformer(Table):
-    """Encoder-decoder Transformer, normalised before each block."""
+class AttentionMixer(Table):
+    kind: Literal["attention"] = "attention"
 
-    kind: Literal["transformer"] = "transformer"
+
+class StateSpaceMixer(Table):
+    """A selective state space (Mamba): linear in length, and a state of constant size."""
+
+    kind: Literal["state-space"] = "state-space"
+    state: int = Field(default=16, ge=1)
+    """Numbers that each channel remembers."""
+    expand: int = Field(default=2, ge=1)
+    """Channels, in widths of the model."""
+    kernel: int = Field(default=4, ge=1)
+    """Tokens that the convolution before it sees."""
+
+
+class Blocks(Table):
+    """What Transformers of both kinds choose."""
+
     width: int = Field(default=128, ge=1)
     feed_forward: int = Field(default=512, ge=1)
-    """Width inside the position-wise network."""
+    """Width inside the position-wise network, ..."""
+    activation: Literal["relu", "gelu", "swiglu"] = "relu"
+    """... and what bends it there; swiglu has three maps where the others have two."""
+    norm: Literal["layer", "rms"] = "layer"
+    norm_at: Literal["before", "after"] = "before"
+    """Normalise what a part reads, or what it leaves (as in 2017)."""
+    tied: bool = True
+    """Is the output map the target embedding, transposed, or one of its own?"""
     dropout: float = Field(default=0.1, ge=0, lt=1)
-    encoder: TransformerStack = TransformerStack()
     decoder: TransformerStack = TransformerStack()
+    mixer: one_of(AttentionMixer, StateSpaceMixer) = AttentionMixer()
+    """What lets a token know of the others on its side."""
     attention: one_of(MultiHead, Latent) = MultiHead()
     position: Position = Sinusoidal()
 
     @property
     def head_width(self) -> int:
-        return self.attention.head_width or self.width // self.attention.heads
+        return self.attention.head_width or max(1, self.width // self.attention.heads)
+
+    @property
+    def attends(self) -> bool:
+        """Is there any attention?"""
+        return isinstance(self.mixer, AttentionMixer)
+
+    @property
+    def deepest(self) -> int:
+        return self.decoder.layers
 
     @model_validator(mode="after")
-    def _heads_fit(self) -> "Transformer":
-        if self.attention.head_width is None and self.width % self.attention.heads:
+    def _heads_fit(self) -> "Blocks":
+        uneven = self.attention.head_width is None and self.width % self.attention.heads
+        if self.attends and uneven:
             raise ValueError(
                 f"a width of {self.width} does not divide into {self.attention.heads} heads: change "
                 "width or attention.heads, or give attention.head_width"
@@ -399,14 +458,44 @@ class Transformer(Table):
         return self
 
     @model_validator(mode="after")
-    def _layers_fit(self) -> "Transformer":
-        most = max(self.encoder.layers, self.decoder.layers)
-        if isinstance(self.position, Interleaved) and self.position.every > most:
+    def _layers_fit(self) -> "Blocks":
+        if isinstance(self.position, Interleaved) and self.position.every > self.deepest:
             raise ValueError(
                 f"no layer would go without positions: position.every is {self.position.every}, and "
-                f"there are {most} layers; lower it, add layers, or choose rotary"
+                f"there are {self.deepest} layers; lower it, add layers, or choose rotary"
             )
         return self
+
+    @model_validator(mode="after")
+    def _position_speaks(self) -> "Blocks":
+        spoken = {"relative", "alibi", "rotary", "interleaved"}
+        if isinstance(self.mixer, StateSpaceMixer) and self.position.kind in spoken:
+            raise ValueError(
+                f'the position "{self.position.kind}" speaks in self-attention, and the mixer is a '
+                "state space: choose none, sinusoidal or learned"
+            )
+        return self
+
+
+class Transformer(Blocks):
+    """Encoder-decoder Transformer."""
+
+    kind: Literal["transformer"] = "transformer"
+    encoder: TransformerStack = TransformerStack()
+
+    @property
+    def attends(self) -> bool:
+        return True  # to the source, whatever the mixer
+
+    @property
+    def deepest(self) -> int:
+        return max(self.encoder.layers, self.decoder.layers)
+
+
+class DecoderOnly(Blocks):
+    """Source and target in one sequence, each token seeing those before it."""
+
+    kind: Literal["decoder-only"] = "decoder-only"
 
 
 # --- training and search --------------------------------------------------------------------------
@@ -461,9 +550,9 @@ class Config(Table):
     description: str = ""
     seed: int = Field(default=1, ge=0, lt=2**63)
     """Initial weights, order of batches, dropout."""
-    data: one_of(MadeTask, Named, Files) = MadeTask()
+    data: one_of(MadeTask, Named, Files, Text) = MadeTask()
     tokenizer: one_of(Characters, Words, Bpe) = Characters()
-    model: one_of(Recurrent, Transformer) = Recurrent()
+    model: one_of(Recurrent, Transformer, DecoderOnly) = Recurrent()
     training: Training = Training()
     search: Search = Search()
 
@@ -472,13 +561,20 @@ class Config(Table):
         recurrent = isinstance(self.model, Recurrent)
         name = "model.encoder.position" if recurrent else "model.position"
         position = self.model.encoder.position if recurrent else self.model.position
-        longest = self.tokenizer.max_tokens + 1  # the end, or the begin
+        longest, why = self.tokenizer.max_tokens + 1, "tokenizer.max_tokens and one"
+        if isinstance(self.model, DecoderOnly):
+            longest, why = 2 * longest, "twice tokenizer.max_tokens and one, for source and target"
         if isinstance(position, LearnedPosition) and position.max_length < longest:
             raise ValueError(
                 f"{name}.max_length is {position.max_length}, and a text may need {longest} places "
-                "(tokenizer.max_tokens and one): raise the first or lower the second"
+                f"({why}): raise the first or lower the second"
             )
         return self
+
+    @property
+    def language_model(self) -> bool:
+        """Is there nothing to read, only something to write?"""
+        return isinstance(self.data, Text)
 
     def to_toml(self) -> str:
         return tomli_w.dumps(self.model_dump(mode="json", exclude_none=True))

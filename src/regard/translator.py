@@ -134,6 +134,13 @@ class Translator:
 
     def checked(self, text: str, number: int) -> str:
         """The text, if this model can read it."""
+        if self.config.language_model:
+            if text:
+                raise UserError(
+                    f"text {number} is not empty, and this model has learned to write, not to "
+                    "translate: leave the text out, and draw with --sample"
+                )
+            return text
         if not text.strip():
             raise UserError(f"text {number} is empty: there is nothing to translate")
         tokenizer, limit = self.tokenizers.source, self.tokenizers.max_tokens
@@ -174,6 +181,8 @@ class Translator:
             for rows in batches(encoded, max(1, batch_tokens // beam_width)):
                 source, mask = self._padded(encoded.source, rows)
                 longest = (limits.max_ratio * mask.sum(1) + limits.max_extra).long().clamp(min=1)
+                if self.config.language_model:  # no source says how long a text should be
+                    longest = torch.full_like(longest, self.tokenizers.max_tokens)
                 memory = self.model.encode(source, mask)
                 if sampling is not None:
                     outputs = sampling.draw(self.model, memory, longest, rows, nbest)

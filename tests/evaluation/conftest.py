@@ -11,6 +11,7 @@ from regard.translator import Translator
 MODELS = {
     "recurrent": {"kind": "recurrent", "hidden": 7, "embedding": 5, "dropout": 0.3},
     "transformer": {"kind": "transformer", "width": 6, "dropout": 0.3, "attention": {"heads": 2}},
+    "decoder-only": {"kind": "decoder-only", "width": 6, "dropout": 0.3, "attention": {"heads": 2}},
 }
 PAIRS = [
     ("the cat sat on the mat", "The cat sat on the mat."),

@@ -1,4 +1,4 @@
-"""Small models of both families, one for each choice there is; every law runs over all of them."""
+"""Small models of every family, one for each choice there is; every law runs over all of them."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -10,7 +10,7 @@ from torch import Tensor
 from regard.attention import NORMALISERS, POSITIONS, SCORES, Position
 from regard.config import Config
 from regard.models import Model, build
-from regard.models.build import CELLS, DECODERS
+from regard.models.build import CELLS, DECODERS, FEEDS
 
 SOURCE_VOCAB, TARGET_VOCAB = 23, 19
 LENGTHS, TARGET = (11, 3, 7, 1, 5), 17  # 17: past the room a cache starts with
@@ -35,6 +35,31 @@ def transformer(**changes: Any) -> dict[str, Any]:
 
 
 LATENT = {"kind": "latent", "latent": 7, "rope": 2}
+
+
+def decoder_only(**changes: Any) -> dict[str, Any]:
+    table = transformer(**changes)
+    del table["encoder"]
+    return table | {"kind": "decoder-only"}
+
+
+PLACES = {
+    "interleaved": {"kind": "interleaved", "every": 2},
+    "relative-query": {"kind": "relative", "form": "query", "max_distance": 3},
+    "relative-near": {"kind": "relative", "max_distance": 3},
+    "rotary-yarn": {"kind": "rotary", "scaling": "yarn", "factor": 4.0},
+}
+FORMS: dict[str, dict[str, Any]] = {
+    "after": {"norm_at": "after"},
+    "after-rms": {"norm_at": "after", "norm": "rms"},
+    "rms": {"norm": "rms"},
+    **{kind: {"activation": kind} for kind in FEEDS},
+    "untied": {"tied": False},
+    "llama": {"norm": "rms", "activation": "swiglu", "position": "rotary"},
+    "space": {"mixer": {"kind": "state-space", "state": 5, "kernel": 3}},
+    "space-none": {"mixer": {"kind": "state-space", "kernel": 1}, "position": "none"},
+    "space-llama": {"mixer": "state-space", "norm": "rms", "activation": "swiglu"},
+}
 
 MODELS: dict[str, dict[str, Any]] = {
     **{
@@ -68,15 +93,7 @@ MODELS: dict[str, dict[str, Any]] = {
     },
     "recurrent-at-sinusoidal-odd": recurrent(encoder={"position": "sinusoidal"}),
     **{f"transformer-at-{kind}": transformer(position=kind) for kind in POSITIONS},
-    **{
-        f"transformer-at-{name}": transformer(position=table)
-        for name, table in {
-            "interleaved": {"kind": "interleaved", "every": 2},
-            "relative-query": {"kind": "relative", "form": "query", "max_distance": 3},
-            "relative-near": {"kind": "relative", "max_distance": 3},
-            "rotary-yarn": {"kind": "rotary", "scaling": "yarn", "factor": 4.0},
-        }.items()
-    },
+    **{f"transformer-at-{name}": transformer(position=table) for name, table in PLACES.items()},
     **{f"transformer-{score}": transformer(attention={"score": score}) for score in SCORES},
     **{f"transformer-{kind}": transformer(attention={"normaliser": kind}) for kind in NORMALISERS},
     **{
@@ -93,7 +110,7 @@ MODELS: dict[str, dict[str, Any]] = {
             "window": ({"window": 3}, "sinusoidal"),
             "window-grouped-alibi": ({"heads": 6, "key_value_heads": 2, "window": 3}, "alibi"),
             "window-location": ({"window": 3, "score": "location"}, "none"),
-            "attention-dropout": ({"dropout": 0.3, "key_value_heads": 1}, "learned"),
+            "attention-dropout": ({"dropout": 0.3, "key_value_heads": 1}, "sinusoidal"),
             "latent": (LATENT, "rotary"),
             "latent-narrow": (LATENT | {"latent": 3, "head_width": 5}, "rotary"),
             "latent-window": (LATENT | {"window": 3, "normaliser": "sparsemax"}, "rotary"),
@@ -106,6 +123,23 @@ MODELS: dict[str, dict[str, Any]] = {
         }.items()
     },
     "transformer-1": transformer(encoder={"layers": 1}, decoder={"layers": 1}),
+    **{f"transformer-{form}": transformer(**table) for form, table in FORMS.items()},
+    **{f"decoder-only-at-{kind}": decoder_only(position=kind) for kind in POSITIONS},
+    **{f"decoder-only-at-{kind}": decoder_only(position=table) for kind, table in PLACES.items()},
+    **{f"decoder-only-{score}": decoder_only(attention={"score": score}) for score in SCORES},
+    **{
+        f"decoder-only-{kind}": decoder_only(attention={"normaliser": kind}) for kind in NORMALISERS
+    },
+    **{f"decoder-only-{form}": decoder_only(**table) for form, table in FORMS.items()},
+    **{
+        f"decoder-only-{name}": decoder_only(attention=attention, position="rotary")
+        for name, attention in {
+            "grouped": {"heads": 6, "key_value_heads": 2},
+            "window": {"window": 3},
+            "latent": LATENT,
+        }.items()
+    },
+    "decoder-only-1": decoder_only(decoder={"layers": 1}),
 }
 
 
@@ -147,12 +181,12 @@ def make_fixture():
     return lambda table, **kw: make(MODELS[table] if isinstance(table, str) else table, **kw)
 
 
-@pytest.fixture(params=["gru-2-both", "transformer-2-rotary"])
+@pytest.fixture(
+    params=["gru-2-both", "transformer-at-rotary", "decoder-only-llama", "decoder-only-space"]
+)
 def family(request) -> Model:
     """One model of each family, for what does not depend on the kinds."""
-    return make(
-        transformer(position="rotary") if "trans" in request.param else MODELS["gru-2-both"]
-    )
+    return make(MODELS[request.param])
 
 
 @pytest.fixture

@@ -6,37 +6,45 @@ import torch
 SOURCE, TARGET = 11, 17
 
 
+def shapes(table) -> dict[str, tuple[int, ...]]:
+    """What a model of this table has to show."""
+    if table["kind"] == "recurrent":
+        return {} if table["attention"] == "none" else {"cross": (5, 1, 1, TARGET, SOURCE)}
+    decoder, heads = table["decoder"]["layers"], table["attention"]["heads"]
+    encoder = table.get("encoder", table["decoder"])["layers"]
+    wanted = {
+        "cross": (5, decoder, heads, TARGET, SOURCE),
+        "encoder": (5, encoder, heads, SOURCE, SOURCE),
+        "decoder": (5, decoder, heads, TARGET, TARGET),
+    }
+    if "mixer" not in table:
+        return wanted
+    return {"cross": wanted["cross"]} if table["kind"] == "transformer" else {}
+
+
 def test_explain_shows_every_mechanism_the_model_has(named, tables, example):
     name, model = named
-    table = tables[name]
     weights = model.explain(example.source, example.mask, example.target)
-    if table["kind"] == "transformer":
-        encoder, decoder = table["encoder"]["layers"], table["decoder"]["layers"]
-        heads = table["attention"]["heads"]
-        wanted = {
-            "cross": (5, decoder, heads, TARGET, SOURCE),
-            "encoder": (5, encoder, heads, SOURCE, SOURCE),
-            "decoder": (5, decoder, heads, TARGET, TARGET),
-        }
-    elif table["attention"] == "none":
-        wanted = {}
-    else:
-        wanted = {"cross": (5, 1, 1, TARGET, SOURCE)}
-    assert {mechanism: tuple(w.shape) for mechanism, w in weights.items()} == wanted
+    found = {mechanism: tuple(w.shape) for mechanism, w in weights.items()}
+    assert found == shapes(tables[name])
 
 
 def test_weights_sum_to_one_or_zero_and_padding_and_future_get_exactly_zero(named, example):
     name, model = named
     weights = model.explain(example.source, example.mask, example.target)
+    future = {size: torch.ones(size, size).triu(1).bool() for size in (SOURCE, TARGET)}
     for mechanism, found in weights.items():
         assert found.isfinite().all()
-        if mechanism == "decoder":
-            seen = torch.ones(TARGET, TARGET).tril().bool()
-        else:
-            seen = example.mask[:, None, None, None, :]
-        assert (found.masked_fill(seen, 0.0) == 0).all()
-        if not name.endswith("-none") or "-at-" in name:  # the normaliser `none` sums to anything
-            wanted = 0.0 if name.endswith("-dummy") else 1.0
+        hidden = future[TARGET] if mechanism == "decoder" else ~example.mask[:, None, None, None]
+        assert (found.masked_fill(~hidden, 0.0) == 0).all()
+        if name.startswith("decoder-only") and mechanism == "encoder":
+            real = example.mask[:, None, None, :, None]
+            assert (found.masked_fill(~(future[SOURCE] & real), 0.0) == 0).all()
+    if name.startswith("decoder-only") and weights:  # one look, over both sides
+        weights["decoder"] = torch.cat([weights.pop("cross"), weights["decoder"]], dim=-1)
+    for found in weights.values():
+        if not name.endswith("-none") or "-at-" in name or "space" in name:
+            wanted = 0.0 if name.endswith("-dummy") else 1.0  # the normaliser `none`: anything
             torch.testing.assert_close(found.sum(-1), torch.full_like(found[..., 0], wanted))
 
 
@@ -52,8 +60,9 @@ def test_a_row_alone_shows_the_same_weights(model, example):
             torch.testing.assert_close(found, cut, atol=1e-9, rtol=1e-9)
 
 
-def test_weights_differ_between_layers_and_heads(make, example):
-    weights = make("transformer-scaled-dot").explain(example.source, example.mask, example.target)
+@pytest.mark.parametrize("kind", ["transformer", "decoder-only"])
+def test_weights_differ_between_layers_and_heads(kind, make, example):
+    weights = make(f"{kind}-scaled-dot").explain(example.source, example.mask, example.target)
     for found in weights.values():
         flat = found[0].flatten(0, 1)  # [layers * heads query key]
         for i, one in enumerate(flat):
@@ -64,11 +73,15 @@ def untouched(name: str, parameter: str) -> bool:
     """Where the mathematics says that no gradient arrives."""
     if name == "transformer-mean":  # equal weights: no query matters, nor what only makes queries
         return ".query." in parameter or "cross_norm" in parameter
+    if name == "decoder-only-mean":
+        return ".query." in parameter
     if name == "transformer-dummy":  # no attention at all: the source is never seen
         attends = (".own", ".cross")
         return any(part in parameter for part in attends) or parameter.startswith(
             ("encoder", "source_embedding")
         )
+    if name == "decoder-only-dummy":
+        return ".own" in parameter or parameter.startswith("source_embedding")
     return False
 
 
@@ -86,10 +99,22 @@ def test_gradients_are_finite_and_reach_every_parameter(named, example):
     assert unreached == {parameter for parameter in names if untouched(name, parameter)}
 
 
-@pytest.mark.parametrize("name", ["gru-1-both", "bottleneck-parallel", "transformer-at-rotary"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "gru-1-both",
+        "bottleneck-parallel",
+        "transformer-at-rotary",
+        "transformer-space",
+        "decoder-only-at-rotary",
+        "decoder-only-location",
+        "decoder-only-space",
+    ],
+)
 def test_no_gradient_reaches_the_padding(name, make, example):
     model = make(name)
-    embedding = model.encoder.embedding if "trans" not in name else model.source_embedding
+    recurrent = name.startswith(("gru", "bottleneck"))
+    embedding = model.encoder.embedding if recurrent else model.source_embedding
     model(example.source, example.mask, example.target).square().sum().backward()
     used = set(example.source[example.mask].tolist())
     touched = set(embedding.weight.grad.abs().sum(1).nonzero()[:, 0].tolist())

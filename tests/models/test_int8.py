@@ -16,6 +16,9 @@ module = importlib.import_module("regard.models.int8")
 TABLES = {
     "recurrent": {"kind": "recurrent", "embedding": 101, "hidden": 211},
     "transformer": {"kind": "transformer", "width": 128, "feed_forward": 1031},
+    "decoder-only": {"kind": "decoder-only", "width": 128, "activation": "swiglu", "tied": False}
+    | {"feed_forward": 1031},
+    "state-space": {"kind": "decoder-only", "width": 256, "mixer": "state-space"},
 }
 
 

@@ -180,7 +180,7 @@ def test_a_layer_holds_only_the_positions_that_speak_in_it():
     table = FAMILIES["transformer"]
     for kind, spoken in {"count": (True, False), "everywhere": (True, True)}.items():
         model = small(table | {"position": {"kind": kind, "step": 0.5}})
-        layers = [block.own.position for block in (*model.encoder, *model.decoder)]
+        layers = [block.own.attention.position for block in (*model.encoder, *model.decoder)]
         assert isinstance(model.position, Count) == spoken[0]
         assert {isinstance(layer, Count) for layer in layers} == {spoken[1]}
         assert all(type(block.cross.position) is Position for block in model.decoder)
@@ -191,12 +191,12 @@ def test_interleaved_leaves_out_every_nth_layer(every):
     place = {"kind": "interleaved", "every": every, "base": 100.0, "scaling": "ntk", "factor": 2.0}
     stacks = {"encoder": {"layers": 7}, "decoder": {"layers": 2}}
     model = small(FAMILIES["transformer"] | stacks | {"position": place})
-    kinds = [type(block.own.position) for block in model.encoder]
+    kinds = [type(block.own.attention.position) for block in model.encoder]
     wanted = [Position if n % every == 0 else POSITIONS["rotary"] for n in range(1, 8)]
     assert kinds == wanted
-    assert type(model.decoder[0].own.position) is POSITIONS["rotary"]
-    assert (type(model.decoder[1].own.position) is Position) == (every == 2)
+    assert type(model.decoder[0].own.attention.position) is POSITIONS["rotary"]
+    assert (type(model.decoder[1].own.attention.position) is Position) == (every == 2)
     assert type(model.position) is Position
     alone = config.Rotary(**{k: v for k, v in place.items() if k not in ("kind", "every")})
     rotary = POSITIONS["rotary"](12, 3, 4, **alone.options)
-    assert torch.equal(model.encoder[0].own.position.omega, rotary.omega)
+    assert torch.equal(model.encoder[0].own.attention.position.omega, rotary.omega)

@@ -8,18 +8,37 @@ from torch import nn
 
 from regard.attention import POSITIONS
 from regard.models.interface import Memory
-from regard.models.transformer import Past, places
+from regard.models.past import Past
+from regard.models.stack import places
 
 WIDTH, HEADS, FEED = 14, 2, 31
 
 
+@pytest.fixture(params=["before", "after"])
+def norm_at(request) -> str:
+    return request.param
+
+
+@pytest.fixture(params=["relu", "gelu"])
+def activation(request) -> str:
+    return request.param
+
+
 @pytest.fixture
-def plain(make):
+def form(norm_at, activation) -> dict:
+    """The same choices, as PyTorch calls them."""
+    return FORM | {"norm_first": norm_at == "before", "activation": activation}
+
+
+@pytest.fixture
+def plain(make, norm_at, activation):
     """A Transformer of the shape PyTorch's layers allow: heads that share the width, no positions."""
     table = {
         "kind": "transformer",
         "width": WIDTH,
         "feed_forward": FEED,
+        "activation": activation,
+        "norm_at": norm_at,
         "attention": {"heads": HEADS},
         "position": "none",
     }
@@ -43,21 +62,21 @@ def copy_feed(theirs, ours) -> None:
 
 
 SHAPE = {"d_model": WIDTH, "nhead": HEADS, "dim_feedforward": FEED, "dropout": 0.0}
-FORM = {"batch_first": True, "norm_first": True, "dtype": torch.float64}
+FORM = {"batch_first": True, "dtype": torch.float64}
 
 
-def torchs_encoder_layer(block) -> nn.TransformerEncoderLayer:
-    theirs = nn.TransformerEncoderLayer(**SHAPE, **FORM)
-    copy_attention(theirs.self_attn, block.own)
+def torchs_encoder_layer(block, form) -> nn.TransformerEncoderLayer:
+    theirs = nn.TransformerEncoderLayer(**SHAPE, **form)
+    copy_attention(theirs.self_attn, block.own.attention)
     copy_feed(theirs, block.feed)
     theirs.norm1.load_state_dict(block.own_norm.state_dict())
     theirs.norm2.load_state_dict(block.feed_norm.state_dict())
     return theirs  # in training mode, without dropout: eval would take another, fused path
 
 
-def torchs_decoder_layer(block) -> nn.TransformerDecoderLayer:
-    theirs = nn.TransformerDecoderLayer(**SHAPE, **FORM)
-    copy_attention(theirs.self_attn, block.own)
+def torchs_decoder_layer(block, form) -> nn.TransformerDecoderLayer:
+    theirs = nn.TransformerDecoderLayer(**SHAPE, **form)
+    copy_attention(theirs.self_attn, block.own.attention)
     copy_attention(theirs.multihead_attn, block.cross)
     copy_feed(theirs, block.feed)
     theirs.norm1.load_state_dict(block.own_norm.state_dict())
@@ -67,10 +86,10 @@ def torchs_decoder_layer(block) -> nn.TransformerDecoderLayer:
 
 
 @torch.no_grad()
-def test_the_whole_model_is_torchs_layers(plain, example):
+def test_the_whole_model_is_torchs_layers(plain, form, example):
     x = plain.source_embedding(example.source) * math.sqrt(WIDTH)
     for block in plain.encoder:
-        x = torchs_encoder_layer(block)(x, src_key_padding_mask=~example.mask)
+        x = torchs_encoder_layer(block, form)(x, src_key_padding_mask=~example.mask)
     states = plain.encoder_norm(x)
     real = example.mask[..., None]
     found = plain.encode(example.source, example.mask).states
@@ -78,18 +97,21 @@ def test_the_whole_model_is_torchs_layers(plain, example):
     y = plain.target_embedding(example.target) * math.sqrt(WIDTH)
     future = torch.ones(17, 17).triu(1).bool()
     for block in plain.decoder:
-        y = torchs_decoder_layer(block)(
+        y = torchs_decoder_layer(block, form)(
             y, states, tgt_mask=future, memory_key_padding_mask=~example.mask
         )
     logits = plain.decoder_norm(y) @ plain.target_embedding.weight.T
     torch.testing.assert_close(plain(example.source, example.mask, example.target), logits)
 
 
-LEFT = [f"transformer-at-{kind}" for kind in (*POSITIONS, "interleaved", "relative-query")]
+LEFT = [*(f"at-{kind}" for kind in (*POSITIONS, "interleaved", "relative-query")), "space", "llama"]
+NAMES = [f"{family}-{name}" for family in ("transformer", "decoder-only") for name in LEFT]
 
 
 @torch.no_grad()
-@pytest.mark.parametrize("name", [*LEFT, "transformer-window", "transformer-latent"])
+@pytest.mark.parametrize(
+    "name", [*NAMES, "decoder-only-location", "transformer-window", "transformer-latent"]
+)
 def test_padding_on_the_left_changes_nothing_either(name, make, example):
     model = make(name)
     left = [
@@ -150,7 +172,7 @@ def test_products_in_half_precision_are_near_and_can_be_trained(name, make, exam
 def test_latent_heads_have_a_turned_part_where_the_position_turns(name, ropes, make):
     model = make(f"transformer-{name}")
     for stack in (model.encoder, model.decoder):
-        assert [block.own.held for block in stack] == [(rope, 7) for rope in ropes]
+        assert [block.own.attention.held for block in stack] == [(rope, 7) for rope in ropes]
     assert all(block.cross.held == (0, 7) for block in model.decoder)
 
 
@@ -189,9 +211,8 @@ def test_a_cache_holds_what_the_kind_of_heads_says(name, make, example):
     state = model.begin(model.encode(example.source, example.mask))
     model._read(example.target, state, explain=False)
     state = state.select(torch.tensor([2, 0]))
-    for layer in state.layers:
-        own = (layer.past.keys, layer.past.values)
-        source = (layer.source_keys, layer.source_values)
+    for past, source in zip(state.pasts, state.sources, strict=True):
+        own = (past.keys, past.values)
         found = [sum(part.nbytes for part in parts) for parts in (own, source)]
         wanted = [2 * 8 * n * length for n, length in zip(CACHED[name], (17, 11), strict=True)]
         assert found == wanted

@@ -113,3 +113,51 @@ def test_a_checksum_is_that_of_the_lines():
         "train": hashlib.sha256("ä\tb\nc\td\n".encode()).hexdigest(),
         "val": hashlib.sha256(b"x\ty\n").hexdigest(),
     }
+
+
+def text(**choices) -> config.Text:
+    made = presets.check({"data": {"kind": "text"} | choices}, "test").data
+    assert isinstance(made, config.Text)
+    return made
+
+
+def test_plain_text_is_written_with_nothing_to_read(here):
+    Path("gaps.txt").write_text("one\n\n  two \n\n", "utf-8")
+    data = corpus.load(text(train=["a.de", "a.en"], val="gaps.txt"))
+    lines = ["ein Hund", "zwei Katzen", "a dog", "two cats"]
+    assert data["train"] == [("", line) for line in lines]
+    assert data["val"] == [("", "one"), ("", "two")]
+    assert list(data.splits) == ["train", "val"]
+    assert data.told == ()
+
+
+def test_lines_of_plain_text_that_cannot_be_used(here):
+    Path("bad.txt").write_bytes(b"fine\n\xff\n" + b"x" * 31 + b"\n")
+    with pytest.raises(UserError, match=r"bad\.txt, line 2 is not UTF-8.*2 in all"):
+        corpus.load(text(train="bad.txt", val="a.en", max_characters=30))
+    data = corpus.load(text(train="bad.txt", val="a.en", max_characters=30, bad="skip"))
+    assert data["train"] == [("", "fine")]
+    assert data.told == ("train: kept 1 pair, skipped 2 (1 too long, 1 not UTF-8)",)
+    Path("blank.txt").write_text("\n \n", "utf-8")
+    with pytest.raises(UserError, match=r"at least one pair in blank\.txt; got none"):
+        corpus.load(text(train="blank.txt", val="a.en"))
+
+
+def test_one_language_of_named_data(monkeypatch):
+    found = {"train": ["a", "", "b"], "val": ["c"]}
+    monkeypatch.setattr(corpus.datasets, "monolingual", lambda name, language: found)
+    data = corpus.load(text(name="multi30k-captions", language="de"))
+    assert data.splits == {"train": [("", "a"), ("", "b")], "val": [("", "c")]}
+
+
+@pytest.mark.parametrize(
+    ("choices", "message"),
+    [
+        ({}, "give data.name, or data.train and data.val"),
+        ({"train": "a"}, "give data.name, or data.train and data.val"),
+        ({"name": "multi30k", "val": "a"}, "data.name and data.val are two origins: choose one"),
+    ],
+)
+def test_plain_text_has_one_origin(choices, message):
+    with pytest.raises(UserError, match=message):
+        text(**choices)

@@ -1,4 +1,4 @@
-"""Tiny runs: both families, dropout on, a few steps of a few sentences."""
+"""Tiny runs: every family, dropout on, a few steps of a few sentences."""
 
 import functools
 import io
@@ -24,6 +24,24 @@ MODELS: dict[str, dict[str, Any]] = {
         "dropout": 0.3,
         "attention": {"heads": 2},
         "encoder": {"layers": 1},
+        "decoder": {"layers": 1},
+    },
+    "decoder-only": {
+        "kind": "decoder-only",
+        "width": 6,
+        "feed_forward": 11,
+        "activation": "swiglu",
+        "norm": "rms",
+        "dropout": 0.3,
+        "attention": {"heads": 2},
+        "decoder": {"layers": 1},
+    },
+    "state-space": {
+        "kind": "decoder-only",
+        "mixer": {"kind": "state-space", "state": 3},
+        "width": 6,
+        "feed_forward": 11,
+        "dropout": 0.3,
         "decoder": {"layers": 1},
     },
 }

@@ -38,8 +38,8 @@ def encode(model: Any, source: Tensor, mask: Tensor) -> Cache:
     at = torch.arange(source.shape[1], device=source.device).expand_as(source)
     x = model.position.embed(model.source_embedding(source) * model.scale, at)
     for block in model.encoder:
-        normed = block.own_norm(x)
-        x = x + attend(block.own, normed, *keys_values(block.own, normed), mask[:, None, None])
+        normed, own = block.own_norm(x), block.own.attention
+        x = x + attend(own, normed, *keys_values(own, normed), mask[:, None, None])
         x = feed(block, x)
     states = model.encoder_norm(x)
     crossed = [keys_values(block.cross, states) for block in model.decoder]
@@ -53,12 +53,10 @@ def step(model: Any, tokens: Tensor, place: int, cache: Cache) -> Tensor:
     at = torch.full_like(tokens[:, None], place)
     x = model.position.embed(model.target_embedding(tokens[:, None]) * model.scale, at)
     for block, past in zip(model.decoder, cache, strict=True):
-        normed = block.own_norm(x)
-        for name, new in zip(
-            ("own_keys", "own_values"), keys_values(block.own, normed), strict=True
-        ):
+        normed, own = block.own_norm(x), block.own.attention
+        for name, new in zip(("own_keys", "own_values"), keys_values(own, normed), strict=True):
             past[name] = torch.cat([past[name], new], dim=2) if name in past else new
-        x = x + attend(block.own, normed, past["own_keys"], past["own_values"], None)
+        x = x + attend(own, normed, past["own_keys"], past["own_values"], None)
         normed = block.cross_norm(x)
         x = x + attend(block.cross, normed, past["keys"], past["values"], past["mask"])
         x = feed(block, x)

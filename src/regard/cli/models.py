@@ -104,7 +104,7 @@ def translate(
 ) -> None:
     """Translate texts with a trained model."""
     texts = [*(text or []), *(lines_of(input_) if input_ else [])]
-    if not texts:
+    if not texts and not writes(run):
         raise UserError(
             'nothing to translate: give a text in quotes, or --input FILE ("-" is standard input)'
         )
@@ -117,7 +117,9 @@ def translate(
     from regard.translator import Sampling
 
     drawn = Sampling(**chosen) if sample else None
-    outputs = translator.translate(texts, beam=beam, nbest=nbest, sample=drawn, attention=False)
+    outputs = translator.translate(
+        texts or [""], beam=beam, nbest=nbest, sample=drawn, attention=False
+    )
     if as_json:
         say_json([described(output) for output in outputs])
         return
@@ -126,6 +128,12 @@ def translate(
             typer.echo(output.text)
         for rank, best in enumerate([output, *output.alternatives] if nbest > 1 else (), start=1):
             typer.echo(f"{rank}\t{best.normalised:.4f}\t{best.text}")
+
+
+def writes(run: Path) -> bool:
+    """Is the run a language model, which needs no text to begin with?"""
+    config = run / "config.toml"
+    return config.is_file() and presets.check(presets.read_file(config), str(config)).language_model
 
 
 def described(output: Any) -> dict[str, Any]:

@@ -92,13 +92,19 @@ def diagram(
         typer.echo(alignments)
 
 
+NOWHERE = (
+    "it has none at all, only a state of fixed size that it reads into; to see a model look, train "
+    "one with attention"
+)
+
+
 def item(text: str, output: Any, reference: str | None, mechanism: str) -> Any:
     """One mechanism of a translation, with the tokens on its two sides."""
     from regard.diagrams.gallery import Item
 
     found = output.attention
     if mechanism not in found:
-        has = f"it has {', '.join(found)}" if found else "it has none at all"
+        has = f"it has {', '.join(found)}" if found else NOWHERE
         raise UserError(f'this model has no "{mechanism}" attention: {has}')
     read = ["<begin>", *output.target[:-1]]  # what the decoder had before it at each place
     rows = output.source if mechanism == "encoder" else output.target

@@ -43,6 +43,11 @@ def plan(
         system = System(name, values, ", ".join(told))
         for seed in range(1, seeds + 1):
             config = presets.load(name, [*settings, *values, f"seed={seed}"])
+            if config.language_model:
+                raise UserError(
+                    f"{name} is a language model, and a comparison ranks translations: train it and "
+                    "read its perplexity with `regard evaluate`"
+                )
             place = folder / f"{Path(name).stem}-{fingerprint(config)}" / f"seed-{seed}"
             runs.append(Run(system, seed, place, config))
     if any(len({key(run) for run in runs}) < len(runs) for key in (named, lambda run: run.folder)):

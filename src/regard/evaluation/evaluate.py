@@ -27,8 +27,12 @@ def evaluate(
         "perplexity": whole.perplexity,
         "bits_per_character": whole.bits_per_character(characters),
         "token_accuracy": whole.token_accuracy,
+        "sentences": len(pairs),
+        # A language model is given nothing to translate: there is no output to compare.
         "results": [
-            result(translator, pairs, encoded, parts, width, batch_tokens) for width in beams
+            result(translator, pairs, encoded, parts, width, batch_tokens)
+            for width in beams
+            if not translator.config.language_model
         ],
     }
 

@@ -13,13 +13,16 @@ from regard.evaluation.metrics import sentence_bleu
 
 def show(found: dict[str, Any], console: Console) -> None:
     """One row a beam width, then the first one by length of the source."""
-    title = f"{found['run']}, {found['split']}: {found['results'][0]['sentences']:,} sentences"
+    title = f"{found['run']}, {found['split']}: {found['sentences']:,} sentences"
     console.print(title, style="bold", highlight=False)
     console.print(
         f"perplexity {found['perplexity']:.3f}   bits per character "
         f"{found['bits_per_character']:.3f}   token accuracy {found['token_accuracy']:.2%}\n",
         highlight=False,
     )
+    if not found["results"]:
+        console.print("a language model: no translations, so no BLEU", style="dim")
+        return
     columns = ("beam", "BLEU", "BLEU lower", "chrF", "exact match", "seconds", "sentences/s")
     console.print(table(columns, [quality_row(result) for result in found["results"]]))
     first = found["results"][0]

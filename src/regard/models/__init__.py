@@ -1,4 +1,4 @@
-"""Models behind one interface: `interface`, then `recurrent` and `transformer`, made by `build`."""
+"""Models behind one interface: `interface`; `recurrent`, `transformer`, `decoder_only`; `build`."""
 
 from regard.models.blocks import blocks
 from regard.models.build import build, register

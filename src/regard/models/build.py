@@ -1,5 +1,6 @@
 """Config to model. The only place, beside `config` itself, where kinds are told apart by name."""
 
+from functools import partial
 from importlib import metadata
 from typing import Any
 
@@ -19,10 +20,14 @@ from regard.attention import (
 from regard.attention.normalise import Normaliser
 from regard.errors import UserError, listing
 from regard.models.cells import CELLS
+from regard.models.decoder_only import DecoderOnly
 from regard.models.interface import Model
+from regard.models.layers import FEEDS, NORMS, Block, CrossBlock
+from regard.models.mixers import BothWays, Causal, Mixer, SelfAttention
 from regard.models.recurrent import Encoder, Recurrent
 from regard.models.recurrent_decoder import DECODERS
-from regard.models.transformer import DecoderBlock, EncoderBlock, FeedForward, Transformer
+from regard.models.state_space import StateSpace
+from regard.models.transformer import Transformer
 
 # Where a user may add a kind of their own: the point's name in a package's entry points, its dict.
 POINTS: dict[str, dict[str, Any]] = {
@@ -133,7 +138,7 @@ def embedding(vocab: int, table: config.Recurrent) -> nn.Embedding:
     return made
 
 
-def heads(table: config.Transformer, layer: int | None) -> ManyHeads:
+def heads(table: config.Transformer | config.DecoderOnly, layer: int | None) -> ManyHeads:
     """The self-attention of a layer, or (no layer) a cross-attention: no positions, no window."""
     wanted, depth = table.attention, table.head_width
     place = position_of_layer(table.position, layer)
@@ -157,30 +162,65 @@ def heads(table: config.Transformer, layer: int | None) -> ManyHeads:
     )
 
 
-def transformer(
-    table: config.Transformer, source_vocab: int, target_vocab: int, joint: bool
-) -> Transformer:
-    width = table.width
+class Parts:
+    """What Transformers of both kinds are made of, as their table asks."""
 
-    def feed() -> FeedForward:
-        return FeedForward(width, table.feed_forward, table.dropout)
+    def __init__(self, table: config.Transformer | config.DecoderOnly) -> None:
+        self.table, self.width = table, table.width
+        self.before = table.norm_at == "before"
 
-    encoder = [
-        EncoderBlock(width, heads(table, layer), feed(), table.dropout)
-        for layer in range(table.encoder.layers)
-    ]
-    decoder = [
-        DecoderBlock(width, heads(table, layer), heads(table, None), feed(), table.dropout)
-        for layer in range(table.decoder.layers)
-    ]
-    target = nn.Embedding(target_vocab, width)
-    source = target if joint else nn.Embedding(source_vocab, width)
-    place = position_of_embedding(table.position, width, table.attention.heads, table.head_width)
-    return Transformer(source, target, place, encoder, decoder, table.dropout)
+    def mixer(self, layer: int, causal: bool) -> Mixer:
+        wanted = self.table.mixer
+        if isinstance(wanted, config.StateSpaceMixer):
+            space = partial(StateSpace, self.width, **wanted.options)
+            return Causal(space()) if causal else BothWays(space(), space())
+        return SelfAttention(heads(self.table, layer))
+
+    def rest(self) -> tuple[Any, ...]:
+        """Of a block, what every kind has: feed-forward, norms, dropout."""
+        table = self.table
+        feed = FEEDS[table.activation](self.width, table.feed_forward, table.dropout)
+        return feed, partial(NORMS[table.norm], self.width), self.before, table.dropout
+
+    def block(self, layer: int, causal: bool) -> Block:
+        return Block(self.mixer(layer, causal), *self.rest())
+
+    def cross_block(self, layer: int) -> CrossBlock:
+        return CrossBlock(self.mixer(layer, causal=True), heads(self.table, None), *self.rest())
+
+    def last_norm(self) -> nn.Module:
+        """Behind the last block; one that ends with a norm needs no other."""
+        return NORMS[self.table.norm](self.width) if self.before else nn.Identity()
+
+    def embeddings(
+        self, source_vocab: int, target_vocab: int, joint: bool
+    ) -> tuple[nn.Embedding, nn.Embedding, Position]:
+        target = nn.Embedding(target_vocab, self.width)
+        source = target if joint else nn.Embedding(source_vocab, self.width)
+        sizes = (self.width, self.table.attention.heads, self.table.head_width)
+        return source, target, position_of_embedding(self.table.position, *sizes)
+
+
+def transformer(table: config.Transformer, *vocabularies: Any) -> Transformer:
+    parts = Parts(table)
+    encoder = [parts.block(layer, causal=False) for layer in range(table.encoder.layers)]
+    decoder = [parts.cross_block(layer) for layer in range(table.decoder.layers)]
+    embeddings = parts.embeddings(*vocabularies)
+    norms = (parts.last_norm(), parts.last_norm())
+    return Transformer(*embeddings, encoder, decoder, norms, table.tied, table.dropout)
+
+
+def decoder_only(table: config.DecoderOnly, *vocabularies: Any) -> DecoderOnly:
+    parts = Parts(table)
+    decoder = [parts.block(layer, causal=True) for layer in range(table.decoder.layers)]
+    embeddings = parts.embeddings(*vocabularies)
+    return DecoderOnly(*embeddings, decoder, parts.last_norm(), table.tied, table.dropout)
 
 
 def build(table: Any, source_vocab: int, target_vocab: int, joint: bool) -> Model:
     """The model that a config's [model] table asks for, for vocabularies of these sizes."""
     if isinstance(table, config.Recurrent):
         return recurrent(table, source_vocab, target_vocab)
+    if isinstance(table, config.DecoderOnly):
+        return decoder_only(table, source_vocab, target_vocab, joint)
     return transformer(table, source_vocab, target_vocab, joint)

@@ -119,5 +119,15 @@ class Model(nn.Module, ABC):
         return self.project(self.features(self.encode(source, mask), target))
 
     @property
+    def decayed(self) -> list[nn.Parameter]:
+        """What weight decay pulls on: matrices, but none that a part names in its `undecayed`."""
+        kept = {
+            id(getattr(part, name))
+            for part in self.modules()
+            for name in getattr(part, "undecayed", ())
+        }
+        return [p for p in self.parameters() if p.ndim > 1 and id(p) not in kept]
+
+    @property
     def parameter_count(self) -> int:
         return sum(parameter.numel() for parameter in self.parameters())

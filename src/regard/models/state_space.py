@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 from torch.nn.functional import pad, silu, softplus
 
+from regard.linear import Linear
 from regard.models.interface import Record
 
 CHUNK = 16  # steps a scan takes one after another; chunks go side by side
@@ -43,16 +44,18 @@ class MixerState(Record):
 class StateSpace(nn.Module):
     """(output at every token, state after the last). Padding, wherever it stands, is not there."""
 
+    undecayed = ("a_log", "skip")  # paces and a scale: to pull them towards 0 would mean nothing
+
     def __init__(self, width: int, state: int = 16, expand: int = 2, kernel: int = 4) -> None:
         super().__init__()
         inner, self.rank, self.state = expand * width, math.ceil(width / 16), state
-        self.enter = nn.Linear(width, 2 * inner, bias=False)
+        self.enter = Linear(width, 2 * inner, bias=False)
         self.convolution = nn.Conv1d(inner, inner, kernel, groups=inner)
-        self.select = nn.Linear(inner, self.rank + 2 * state, bias=False)
-        self.delta = nn.Linear(self.rank, inner)
+        self.select = Linear(inner, self.rank + 2 * state, bias=False)
+        self.delta = Linear(self.rank, inner)
         self.a_log = nn.Parameter(torch.arange(1.0, state + 1).log().repeat(inner, 1))
         self.skip = nn.Parameter(torch.ones(inner))
-        self.leave = nn.Linear(inner, width, bias=False)
+        self.leave = Linear(inner, width, bias=False)
         self._start_delta()
 
     def _start_delta(self) -> None:
@@ -61,6 +64,12 @@ class StateSpace(nn.Module):
         pace = torch.empty_like(self.delta.bias).uniform_(math.log(1e-3), math.log(1e-1)).exp()
         with torch.no_grad():
             self.delta.bias.copy_(pace + torch.log(-torch.expm1(-pace)))
+
+    def start(self, batch: int) -> MixerState:
+        """Nothing has been read."""
+        inner, tail = len(self.skip), self.convolution.kernel_size[0] - 1
+        window = self.skip.new_zeros(batch, inner, tail)
+        return MixerState(window, self.skip.new_zeros(batch, inner, self.state))
 
     def forward(
         self, x: Sequence, mask: Mask | None = None, past: MixerState | None = None

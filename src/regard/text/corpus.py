@@ -42,12 +42,14 @@ def checksum(pairs: list[tuple[str, str]]) -> str:
     return digest.hexdigest()
 
 
-def load(data: config.MadeTask | config.Named | config.Files) -> Corpus:
+def load(data: config.MadeTask | config.Named | config.Files | config.Text) -> Corpus:
     """The corpus that a config's [data] table asks for."""
     if isinstance(data, config.Named):
         return Corpus(datasets.load(data.name, data.source, data.target))
     if isinstance(data, config.Files):
         return from_files(data)
+    if isinstance(data, config.Text):
+        return plain_text(data)
     task = TASKS[data.name]
     sizes = {split: getattr(data, split) for split in SPLITS}
     lengths = {"min_length": data.min_length, "max_length": data.max_length}
@@ -64,6 +66,23 @@ def from_files(data: config.Files) -> Corpus:
         source, target = (given, None) if isinstance(given, str) else given
         choices = {"keys": data.keys, "bad": data.bad, "max_characters": data.max_characters}
         splits[split], counts = pairs.read(source, target, **choices)
+        if counts.skipped:
+            told.append(f"{split}: {counts.summary()}")
+    return Corpus(splits, told=tuple(told))
+
+
+def plain_text(data: config.Text) -> Corpus:
+    """Sentences to write, with nothing to read before them."""
+    if data.name is not None:
+        found = datasets.monolingual(data.name, data.language)
+        return Corpus({split: [("", line) for line in found[split] if line] for split in found})
+    splits, told = {}, []
+    for split in SPLITS:
+        given = getattr(data, split)
+        if given is None:
+            continue
+        files = (given,) if isinstance(given, str) else given
+        splits[split], counts = pairs.read_text(files, data.bad, data.max_characters)
         if counts.skipped:
             told.append(f"{split}: {counts.summary()}")
     return Corpus(splits, told=tuple(told))

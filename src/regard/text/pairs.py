@@ -7,7 +7,7 @@ import gzip
 import json
 import unicodedata
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from hashlib import blake2b
 from io import BufferedIOBase
@@ -85,6 +85,27 @@ def read(
         rows = _table(source, keys, max_characters)
     else:
         rows = _aligned(source, Path(target), max_characters)
+    return _kept(rows, bad, str(source) if target is None else f"{source} and {target}")
+
+
+def read_text(paths: Iterable[str], bad: str, max_characters: int) -> tuple[Pairs, Counts]:
+    """Every line of these files as a pair with nothing to read, ("", line); empty ones aside."""
+    names = list(paths)
+    rows = (row for name in names for row in _sentences(Path(name), max_characters))
+    return _kept(rows, bad, listing(names))
+
+
+def _sentences(path: Path, most: int) -> Iterator["Row"]:
+    for number, line in enumerate(_lines(path, most), 1):
+        text = _side(line, most)
+        if not isinstance(text, Flaw):
+            yield f"{path}, line {number}", ("", text)
+        elif text.reason != "empty":
+            yield f"{path}, line {number}", text
+
+
+def _kept(rows: Iterable["Row"], bad: str, names: str) -> tuple[Pairs, Counts]:
+    """The rows without a flaw, if flaws are to be skipped or there is none."""
     pairs: Pairs = []
     counts = Counts()
     refused = None
@@ -102,7 +123,6 @@ def read(
         )
     counts.kept = len(pairs)
     if not pairs:
-        names = source if target is None else f"{source} and {target}"
         reason = f" ({counts.summary()})" if counts.skipped else ""
         raise UserError(f"expected at least one pair in {names}; got none{reason}.")
     return pairs, counts

@@ -203,6 +203,8 @@ def fitting(data: Corpus, split: str, tokenizers: TokenizerPair, console: Consol
 
 def draw_examples(translator: Translator, data: Corpus, folder: Path) -> None:
     """Attention pictures of the first validation sentences, where the model has cross-attention."""
+    if translator.config.language_model:
+        return
     readable = (source for source, _ in data["val"] if can_read(translator, source))
     texts = list(islice(readable, EXAMPLES))
     for number, output in enumerate(translator.translate(texts), start=1):

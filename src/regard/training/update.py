@@ -27,8 +27,9 @@ Shape = tuple[int, int, int]
 
 def optimizer_for(model: Model, table: choices.Training) -> AdamW:
     """AdamW; weight decay pulls on matrices, not on biases and norms."""
-    matrices = [p for p in model.parameters() if p.ndim > 1]
-    others = [p for p in model.parameters() if p.ndim <= 1]
+    matrices = model.decayed
+    known = set(map(id, matrices))
+    others = [p for p in model.parameters() if id(p) not in known]
     groups = [{"params": matrices, "weight_decay": table.weight_decay}]
     groups.append({"params": others, "weight_decay": 0.0})
     # A rate that lies on the device can change between two replays of a graph.
