@@ -19,7 +19,17 @@ from torch import Tensor, nn
 from regard.attention import MultiHead, Position, causal_mask
 from regard.linear import Linear
 from regard.models.dropout import Dropout
-from regard.models.interface import Logits, Memory, Model, Record, Source, SourceMask, State, Target
+from regard.models.interface import (
+    Attending,
+    Logits,
+    Memory,
+    Model,
+    Record,
+    Source,
+    SourceMask,
+    State,
+    Target,
+)
 
 Sequence = Float[Tensor, "batch length width"]
 Places = Int[Tensor, "batch length"]
@@ -258,6 +268,13 @@ class Transformer(Model):
         own, cross = zip(*decoder_weights, strict=True)
         by_mechanism = {"cross": cross, "encoder": encoder_weights, "decoder": own}
         return {name: torch.stack(list(weights), dim=1) for name, weights in by_mechanism.items()}
+
+    def attentions(self) -> dict[str, list[Attending]]:
+        return {
+            "encoder": [block.own for block in self.encoder],
+            "decoder": [block.own for block in self.decoder],
+            "cross": [block.cross for block in self.decoder],
+        }
 
     def _embed(self, embedding: nn.Embedding, tokens: Places, at: Places) -> Sequence:
         return self.dropout(self.position.embed(embedding(tokens) * self.scale, at))
