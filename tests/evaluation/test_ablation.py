@@ -3,6 +3,7 @@
 import copy
 import io
 import math
+import zlib
 
 import numpy as np
 import pytest
@@ -21,7 +22,7 @@ from regard.evaluation.ablation import (
     most_attended,
 )
 from regard.evaluation.likelihood import Likelihood
-from regard.evaluation.metrics import bleu_lower
+from regard.evaluation.metrics import bleu_lower, quality
 from regard.models.ablate import masked, uniform
 from regard.text.batch import Encoded
 from regard.translator import Translator
@@ -56,12 +57,28 @@ def test_every_head_is_silenced_once(make, pairs) -> None:
     assert (found["what"], found["sentences"]) == ("heads", len(pairs))
 
 
-def test_a_silenced_head_costs_what_its_columns_do(make, pairs) -> None:
-    translator = make(DEEP)
+def tell_apart(outputs, references=()) -> float:
+    """In place of BLEU, which is 0 for whatever random weights say."""
+    return float(zlib.crc32("\n".join(outputs).encode()))
+
+
+def attentive(translator: Translator) -> Translator:
+    """Attention loud enough to change what random weights say."""
+    with torch.no_grad():
+        for layers in translator.model.attentions().values():
+            for layer in layers:
+                layer.output.weight *= 20
+    return translator
+
+
+def test_a_silenced_head_costs_what_its_columns_do(make, pairs, monkeypatch) -> None:
+    translator = attentive(make(DEEP))
+    monkeypatch.setattr("regard.evaluation.ablation.bleu_lower", tell_apart)
     found = ablate(translator, pairs, "heads", bleu=True)
     report = evaluate(translator, pairs)
     assert found["untouched"]["loss"] == pytest.approx(report["loss"])
-    assert found["untouched"]["bleu_lower"] == report["results"][0]["bleu_lower"]
+    assert found["untouched"]["bleu_lower"] == tell_apart(report["results"][0]["outputs"])
+    assert any(row["bleu_lower_change"] for row in found["rows"])
     for row in found["rows"]:
         model = copy.deepcopy(translator.model)
         layer = model.attentions()[row["mechanism"]][row["layer"] - 1]
@@ -70,20 +87,27 @@ def test_a_silenced_head_costs_what_its_columns_do(make, pairs) -> None:
         other = evaluate(Translator(translator.config, translator.tokenizers, model), pairs)
         assert row["loss"] == pytest.approx(other["loss"], rel=1e-5)
         assert row["loss_change"] == pytest.approx(other["loss"] - report["loss"], abs=1e-5)
-        assert row["bleu_lower"] == pytest.approx(other["results"][0]["bleu_lower"])
+        assert row["bleu_lower"] == tell_apart(other["results"][0]["outputs"])
         change = row["bleu_lower"] - found["untouched"]["bleu_lower"]
         assert row["bleu_lower_change"] == pytest.approx(change)
 
 
-def test_bleu_of_heads_is_for_those_who_ask(translator: Translator, pairs) -> None:
-    found = ablate(translator, pairs, "heads")
+def test_bleu_is_the_one_of_every_evaluation(pairs) -> None:
+    outputs, references = [source for source, _ in pairs], [target for _, target in pairs]
+    assert bleu_lower(outputs, references) == quality(outputs, references)["bleu_lower"] > 0
+
+
+def test_bleu_of_heads_is_for_those_who_ask(looking: Translator, pairs) -> None:
+    found = ablate(looking, pairs, "heads")
     assert "bleu_lower" not in found["untouched"]
     assert all("bleu_lower" not in row for row in found["rows"])
 
 
-def test_equal_weights_by_layer_and_all_at_once(make, pairs) -> None:
-    translator = make(DEEP)
+def test_equal_weights_by_layer_and_all_at_once(make, pairs, monkeypatch) -> None:
+    translator = attentive(make(DEEP))
+    monkeypatch.setattr("regard.evaluation.ablation.bleu_lower", tell_apart)
     found = ablate(translator, pairs, "attention")
+    assert any(row.get("bleu_lower_change") for row in found["rows"])
     level = [name for name in names(found) if name[3] == "uniform"]
     assert level == [
         (mechanism, layer, None, "uniform")
@@ -91,7 +115,6 @@ def test_equal_weights_by_layer_and_all_at_once(make, pairs) -> None:
         for layer in (*layers, None)
     ]
     encoded = Encoded.of(pairs, translator.tokenizers)
-    references = [target for _, target in pairs]
     for row in found["rows"][: len(level)]:
         layers = translator.model.attentions()[row["mechanism"]]
         some = layers if row["layer"] is None else [layers[row["layer"] - 1]]
@@ -99,14 +122,14 @@ def test_equal_weights_by_layer_and_all_at_once(make, pairs) -> None:
             loss = total(likelihoods(translator.model, encoded)).loss
             said = translator.translate([source for source, _ in pairs], attention=False)
         assert row["loss"] == pytest.approx(loss)
-        assert row["bleu_lower"] == pytest.approx(bleu_lower([o.text for o in said], references))
+        assert row["bleu_lower"] == tell_apart([output.text for output in said])
 
 
-def test_one_layer_is_all_layers(translator: Translator, pairs) -> None:
-    found = ablate(translator, pairs, "attention")
+def test_one_layer_is_all_layers(looking: Translator, pairs) -> None:
+    found = ablate(looking, pairs, "attention")
     cross = [(row["layer"], row["change"]) for row in found["rows"] if row["mechanism"] == "cross"]
     hidden = [(None, f"{name} masked") for name in (MOST, RANDOM, END)]
-    layers = translator.model.attentions()["cross"]
+    layers = looking.model.attentions()["cross"]
     several = [(None, "uniform")] if len(layers) > 1 else []
     levels = [(number, "uniform") for number in range(1, len(layers) + 1)]
     assert cross == [*levels, *several, *hidden]
@@ -204,10 +227,10 @@ def test_no_attention(make, pairs, what) -> None:
         ablate(bottleneck, pairs, what)
 
 
-def test_what_is_done_is_told(translator: Translator, pairs) -> None:
+def test_what_is_done_is_told(looking: Translator, pairs) -> None:
     for what in ("heads", "attention"):
         heard = []
-        found = ablate(translator, pairs, what, tell=lambda *said, to=heard: to.append(said))
+        found = ablate(looking, pairs, what, tell=lambda *said, to=heard: to.append(said))
         assert [row for _, row in heard] == found["rows"]
         shares = [share for share, _ in heard]
         assert shares == sorted(shares)

@@ -53,19 +53,20 @@ def ablate(
     layers = translator.model.attentions()
     if not any(layers.values()):
         raise UserError(
-            'this model has no attention to take away (its config says model.attention = "none"?): '
-            "choose a run that has"
+            "this model has no attention to take away: choose the run of one that attends "
+            '(trained without model.attention = "none")'
         )
     encoded = Encoded.of(pairs, translator.tokenizers)
     changes = list(heads(translator.model, encoded) if what == "heads" else levels(layers))
     measure = Measure(translator, pairs, encoded, bleu or what == "attention")
+    words = what == "attention" and "cross" in layers
     rows: list[Row] = []
     for number, (name, change) in enumerate(changes, start=1):
         with change:
             rows.append(name | measure())
-        tell(number / (len(changes) + (what == "attention")), rows[-1])
+        tell(number / (len(changes) + words), rows[-1])
     found = {"what": what, "sentences": len(pairs), "untouched": measure.untouched, "rows": rows}
-    if what == "attention" and "cross" in layers:
+    if words:
         hidden, found["words"] = hide(translator.model, encoded, measure.parts, draws, seed)
         rows += hidden
         for row in hidden:

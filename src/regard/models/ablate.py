@@ -52,7 +52,7 @@ def silenced(layer: Attending, head: int) -> Iterator[None]:
             heads = weights.unsqueeze(1) if weights.dim() == 3 else weights.flatten(1, -3)
             loud = torch.ones(heads.shape[1], dtype=torch.bool, device=weights.device)
             loud[head] = False
-            return torch.where(loud[:, None, None], heads, 0.0).view_as(weights)
+            return torch.where(loud[:, None, None], heads, 0.0).reshape(weights.shape)
 
         return without
 
