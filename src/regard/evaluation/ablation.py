@@ -10,7 +10,8 @@ the ablated model's own: it is told for `attention`, where there are few rows, a
 Which word to hide is read off the untouched model over the reference, so it has a loss and no BLEU. It is
 the word with most weight on average over layers and heads. The end token is no word: models rest their
 gaze there when they need nothing, so it counts in neither choice and is hidden in a row of its own. What a
-word told its neighbours in the encoder stays visible through them.
+word told its neighbours in the encoder stays visible through them. A word of little weight can change
+little, whatever it says: what is at stake is whether the one of much weight is needed.
 """
 
 import math
