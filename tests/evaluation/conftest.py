@@ -1,5 +1,8 @@
 """A translator with random weights: figures do not care whether a model is any good."""
 
+from collections.abc import Callable
+from typing import Any
+
 import pytest
 import torch
 
@@ -31,8 +34,18 @@ def pairs() -> list[tuple[str, str]]:
 
 @pytest.fixture(params=list(MODELS))
 def translator(request: pytest.FixtureRequest) -> Translator:
+    return made(MODELS[request.param])
+
+
+@pytest.fixture
+def make() -> Callable[[dict[str, Any]], Translator]:
+    """A translator from the [model] table of a config; it stops early, as random weights seldom do."""
+    return lambda table: made(table, {"max_ratio": 0.1, "max_extra": 3})
+
+
+def made(table: dict[str, Any], search: dict[str, Any] | None = None) -> Translator:
     torch.manual_seed(5)
-    config = Config.model_validate({"model": MODELS[request.param]})
+    config = Config.model_validate({"model": table, "search": search or {}})
     tokenizers = TokenizerPair.learn(config.tokenizer, PAIRS, ())
     sizes = tokenizers.source.size, tokenizers.target.size
     return Translator(config, tokenizers, build(config.model, *sizes, tokenizers.joint))

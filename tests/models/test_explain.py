@@ -3,6 +3,8 @@
 import pytest
 import torch
 
+from regard.models.ablate import normalised
+
 SOURCE, TARGET = 11, 17
 
 
@@ -119,3 +121,22 @@ def test_no_gradient_reaches_the_padding(name, make, example):
     used = set(example.source[example.mask].tolist())
     touched = set(embedding.weight.grad.abs().sum(1).nonzero()[:, 0].tolist())
     assert touched == used
+
+
+def test_attentions_are_the_layers_that_explain_shows(named, example):
+    name, model = named
+    weights = model.explain(example.source, example.mask, example.target)
+    layers = model.attentions()
+    shown = {mechanism: found.shape[1] for mechanism, found in weights.items()}
+    if "decoder-only" in name:  # one mechanism, shown in parts
+        shown = {mechanism: count for mechanism, count in shown.items() if mechanism == "decoder"}
+    assert {mechanism: len(found) for mechanism, found in layers.items()} == shown
+    # Each is the one that made its weights: without it, these alone are zeros.
+    for mechanism, found in layers.items():
+        for number, layer in enumerate(found):
+            with normalised(layer, lambda _: torch.zeros_like):
+                without = model.explain(example.source, example.mask, example.target)
+            assert (without[mechanism][:, number] == 0).all()
+            for other in set(range(len(found))) - {number}:
+                still = (without[mechanism][:, other] != 0).any()
+                assert still == (weights[mechanism][:, other] != 0).any()

@@ -1,7 +1,7 @@
 """`regard train`, `translate` and `evaluate`: one model from its text to its figures."""
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import typer
 
@@ -152,19 +152,51 @@ def evaluate(
         Path | None,
         typer.Option(help="Write source, reference and outputs there, a line each (TSV)."),
     ] = None,
+    first: Annotated[
+        int | None, typer.Option(help="Only the first sentences, so many.", show_default=False)
+    ] = None,
+    ablate: Annotated[
+        Literal["heads", "attention"] | None,
+        typer.Option(
+            help="Also without a part of its attention. heads: each silenced, one at a time. "
+            "attention: equal weights in each layer; the source word looked at most, masked.",
+            show_default=False,
+        ),
+    ] = None,
+    bleu: Annotated[
+        bool,
+        typer.Option("--bleu", help="With --ablate heads: BLEU too (a search for each head)."),
+    ] = False,
+    plot: Annotated[
+        Path | None,
+        typer.Option(help="With --ablate: draw it there, .png or .svg.", show_default=False),
+    ] = None,
+    theme: Annotated[
+        Literal["light", "dark"], typer.Option(help="With --plot: light or dark.")
+    ] = "light",
     as_json: AsJson = False,
     device: Device = "auto",
     int8: Int8 = False,
 ) -> None:
     """Measure a trained model on a split of its data."""
     widths = whole_numbers(beam, "--beam")
+    if first is not None and first < 1:
+        raise UserError(f"--first is 1 or more, not {first}")
+    if not ablate and (plot or bleu):
+        needs = "--ablate heads or --ablate attention" if plot else "--ablate heads"
+        raise UserError(f"{'--plot' if plot else '--bleu'} needs {needs}")
     translator = load(run, device, int8)
 
-    from regard.evaluation import evaluate, report
+    from regard.evaluation import ablation_report, evaluate, report
     from regard.text import corpus
 
-    pairs = corpus.load(translator.config.data)[split]
-    found = {"run": str(run), "split": split, **evaluate(translator, pairs, widths)}
+    pairs = corpus.load(translator.config.data)[split][:first]
+    ablations = {"ablations": ablated(translator, pairs, ablate, bleu, plot)} if ablate else {}
+    figures = evaluate(translator, pairs, widths)
+    found = {"run": str(run), "split": split, **figures, **ablations}
+    if plot:
+        where = f"{run.resolve().name}, {split}"
+        ablation_report.draw(plot, found["ablations"], where, theme)
     if outputs:
         report.write_outputs(outputs, pairs, found)
     for result in found["results"]:
@@ -173,3 +205,33 @@ def evaluate(
         say_json(found)
     else:
         report.show(found, out)
+        if ablate:
+            ablation_report.show(found["ablations"], out)
+        if plot:
+            out.print(plot, highlight=False, markup=False)
+
+
+def ablated(
+    translator: Any,
+    pairs: list[tuple[str, str]],
+    what: Literal["heads", "attention"],
+    bleu: bool,
+    plot: Path | None,
+) -> dict[str, Any]:
+    """The ablations, with a bar while they go on; what is wrong is told before they begin."""
+    from regard.evaluation import ablate
+    from regard.evaluation.ablation_report import line_of
+    from regard.training.progress import Display
+
+    if plot:
+        from regard.diagrams.saving import suffix_of
+
+        suffix_of(plot)
+    with Display(err) as display:
+
+        def tell(share: float, row: dict[str, Any]) -> None:
+            display.advance(share, line_of(row))
+            if not err.is_terminal:
+                display.say(line_of(row))
+
+        return ablate(translator, pairs, what, bleu=bleu, tell=tell)

@@ -89,7 +89,7 @@ def panels(
 
     figure = Figure(figsize=(width, height), dpi=100, facecolor=colours.paper)
     FigureCanvasAgg(figure)
-    canvas = _Canvas(figure, colours)
+    canvas = Canvas(figure, colours)
     colour = _colour(weights, colours)
     for layer in range(depth):
         for head in range(heads):
@@ -118,7 +118,7 @@ def _many(depth: int, heads: int) -> Limits:
     )
 
 
-class _Canvas:
+class Canvas:
     """A figure addressed in inches from its top left corner."""
 
     def __init__(self, figure: Figure, colours: Theme) -> None:
@@ -153,10 +153,10 @@ class _Canvas:
 
     def _text(self, text: str, x: float, y: float, **style: Any) -> None:
         text_artist = self.figure.text(x / self.width, 1 - y / self.height, text, **style)
-        _dress(text_artist, self.colours.text)
+        dress(text_artist, self.colours.text)
 
 
-def _dress(text: Text, colour: str) -> None:
+def dress(text: Text, colour: str) -> None:
     text.set_color(colour)
     text.set_fontfamily(families())
     text.set_parse_math(False)  # a token may hold $, _ or a backslash
@@ -197,7 +197,7 @@ def _label_source(axis: Axes, across: Axis, colours: Theme, *, visible: bool) ->
         axis="x", length=0, pad=PAD * POINTS, bottom=False, labelbottom=False, labeltop=True
     )
     for place, text in zip(shown, axis.get_xticklabels(), strict=True):
-        _dress(text, colours.dimmed if across.labels[place].dimmed else colours.text)
+        dress(text, colours.dimmed if across.labels[place].dimmed else colours.text)
         text.set(size=across.size, rotation=90 if across.turned[place] else 0, va="bottom")
 
 
@@ -206,7 +206,7 @@ def _label_target(axis: Axes, down: Axis, colours: Theme, *, visible: bool) -> N
     axis.set_yticks([place + 0.5 for place in shown], [down.labels[p].text for p in shown])
     axis.tick_params(axis="y", length=0, pad=PAD * POINTS)
     for place, text in zip(shown, axis.get_yticklabels(), strict=True):
-        _dress(text, colours.dimmed if down.labels[place].dimmed else colours.text)
+        dress(text, colours.dimmed if down.labels[place].dimmed else colours.text)
         text.set(size=down.size, va="center")
 
 
@@ -219,8 +219,8 @@ def _colour_bar(axis: Axes, colour: ScalarMappable, colours: Theme) -> None:
     axis.set_yticklabels([number.replace("-", "−") for number in numbers])
     axis.tick_params(length=0, pad=4)
     for text in axis.get_yticklabels():
-        _dress(text, colours.text)
+        dress(text, colours.text)
         text.set_fontsize(SMALL)
     axis.set_ylabel("attention weight" if usual else "attention weight\n(scaled to the data)")
-    _dress(axis.yaxis.label, colours.text)
+    dress(axis.yaxis.label, colours.text)
     axis.yaxis.label.set_fontsize(SMALL)

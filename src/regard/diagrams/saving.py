@@ -15,14 +15,20 @@ SILENT = {".png": {"Software": None}, ".svg": {"Date": None, "Creator": None}}
 DOTS_PER_INCH = 200
 
 
-def save(figure: Figure, path: str | os.PathLike[str]) -> None:
-    """Writes the figure as .png or .svg, the same bytes for the same figure, and closes it."""
+def suffix_of(path: str | os.PathLike[str]) -> str:
+    """How a figure's name ends: .png or .svg."""
     suffix = Path(path).suffix.lower()
     if suffix not in SILENT:
         raise UserError(
             f"cannot save a figure as {str(path)!r}: expected a name that ends in "
             f"{' or '.join(SILENT)} (draw also writes .html)"
         )
+    return suffix
+
+
+def save(figure: Figure, path: str | os.PathLike[str]) -> None:
+    """Writes the figure as .png or .svg, the same bytes for the same figure, and closes it."""
+    suffix = suffix_of(path)
     # The lock inside keeps matplotlib's settings, too, to one thread at a time.
     with (
         missing_glyphs_allowed(),

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import torch
 
 from regard.models.interface import Model
-from regard.text.batch import Batches, Encoded
+from regard.text.batch import Batch, Batches, Encoded
 
 
 @dataclass(frozen=True)
@@ -50,11 +50,15 @@ def likelihoods(model: Model, data: Encoded, batch_tokens: int = 8192) -> list[L
     model.eval()
     with torch.inference_mode():
         for rows in Batches(data, batch_tokens, sentences=len(data), seed=0).in_order():
-            batch = data.batch(rows).to(device)
-            chances = model(batch.source, batch.source_mask, batch.target).float().log_softmax(-1)
-            nats = -chances.gather(-1, batch.wanted[..., None])[..., 0] * batch.target_mask
-            correct = (chances.argmax(-1) == batch.wanted) & batch.target_mask
-            sums = [x.sum(1).tolist() for x in (nats.double(), batch.target_mask, correct)]
-            found.update(zip(rows, map(Likelihood, *sums), strict=True))
+            found.update(zip(rows, of_batch(model, data.batch(rows).to(device)), strict=True))
     model.train(was_training)
     return [found[row] for row in range(len(data))]
+
+
+def of_batch(model: Model, batch: Batch) -> list[Likelihood]:
+    """One for each pair of a batch, by the model as it stands."""
+    chances = model(batch.source, batch.source_mask, batch.target).float().log_softmax(-1)
+    nats = -chances.gather(-1, batch.wanted[..., None])[..., 0] * batch.target_mask
+    correct = (chances.argmax(-1) == batch.wanted) & batch.target_mask
+    sums = [x.sum(1).tolist() for x in (nats.double(), batch.target_mask, correct)]
+    return list(map(Likelihood, *sums))

@@ -18,6 +18,11 @@ def quality(outputs: Sequence[str], references: Sequence[str]) -> dict[str, Any]
     return found
 
 
+def bleu_lower(outputs: Sequence[str], references: Sequence[str]) -> float:
+    """The lower-cased BLEU of `quality`, alone."""
+    return BLEU(lowercase=True).corpus_score(list(outputs), [list(references)]).score
+
+
 def exact_match(outputs: Sequence[str], references: Sequence[str]) -> float:
     """The share of outputs that are the reference, to the letter."""
     same = [output == reference for output, reference in zip(outputs, references, strict=True)]

@@ -12,7 +12,7 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from regard.attention import Position, causal_mask
-from regard.models.interface import Logits, Memory, Source, SourceMask, State, Target
+from regard.models.interface import Attending, Logits, Memory, Source, SourceMask, State, Target
 from regard.models.layers import Block
 from regard.models.mixers import Reading, Weights
 from regard.models.stack import Stacked, StackState, places
@@ -81,6 +81,11 @@ class DecoderOnly(Stacked):
             "encoder": torch.stack(over_source, dim=1),
             "decoder": weights[..., border:],
         }
+
+    def attentions(self) -> dict[str, list[Attending]]:
+        """One mechanism, whatever its weights are over: the same layers read source and target."""
+        layers = [layer for block in self.decoder for layer in block.own.attentions()]
+        return {"decoder": layers} if layers else {}
 
     def _encode(
         self, source: Source, mask: SourceMask, explain: bool

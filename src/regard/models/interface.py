@@ -3,11 +3,12 @@
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass, fields
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar, runtime_checkable
 
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
+from regard.attention.normalise import Normaliser
 from regard.linear import Product
 
 Source = Int[Tensor, "batch source"]
@@ -74,6 +75,13 @@ class Memory(Record):
     mask: SourceMask
 
 
+@runtime_checkable
+class Attending(Protocol):
+    """A layer that attends, as far as one may meddle with it: how its scores become weights."""
+
+    normalise: Normaliser
+
+
 class Model(nn.Module, ABC):
     """P(target | source). `begin` and `step` go word by word; `features` reads a target at once."""
 
@@ -111,6 +119,10 @@ class Model(nn.Module, ABC):
         self, source: Source, mask: SourceMask, target: Target
     ) -> dict[str, Float[Tensor, "batch layers heads query key"]]:
         """Every attention weight, by mechanism: "cross", "encoder", "decoder". None is missing."""
+
+    def attentions(self) -> dict[str, list[Attending]]:
+        """The layers that make those weights, first layer first; a model without any has no key."""
+        return {}
 
     def forward(
         self, source: Source, mask: SourceMask, target: Target

@@ -15,7 +15,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 from regard.attention import ManyHeads
-from regard.models.interface import State
+from regard.models.interface import Attending, State
 from regard.models.past import Past
 from regard.models.state_space import MixerState, StateSpace, compact
 
@@ -52,6 +52,10 @@ class Mixer(nn.Module, ABC):
     ) -> tuple[Sequence, Weights]:
         """(what each token gets, weights if they are asked for and there are any)"""
 
+    def attentions(self) -> list[Attending]:
+        """What makes those weights, if anything does."""
+        return []
+
 
 class SelfAttention(Mixer):
     """Attention over everything that has been read; the past is its keys and values.
@@ -63,6 +67,9 @@ class SelfAttention(Mixer):
     def __init__(self, attention: ManyHeads) -> None:
         super().__init__()
         self.attention = attention
+
+    def attentions(self) -> list[Attending]:
+        return [self.attention]
 
     def begin(self, batch: int) -> Past:
         return Past()

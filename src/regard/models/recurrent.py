@@ -15,7 +15,7 @@ from regard.attention import Position
 from regard.linear import Linear
 from regard.models.cells import Cell, CellKind
 from regard.models.dropout import Dropout
-from regard.models.interface import Logits, Memory, Model, Source, SourceMask, Target
+from regard.models.interface import Attending, Logits, Memory, Model, Source, SourceMask, Target
 from regard.models.recurrent_decoder import Decoder, DecoderState
 
 Sequence = Float[Tensor, "batch length width"]
@@ -136,3 +136,7 @@ class Recurrent(Model):
         state = self.begin(self.encode(source, mask))
         weights = self.decoder(self.embedding(target), state)[1]
         return {} if weights is None else {"cross": weights[:, None, None]}
+
+    def attentions(self) -> dict[str, list[Attending]]:
+        attention = self.decoder.attention
+        return {} if attention is None else {"cross": [attention]}

@@ -11,7 +11,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 from regard.attention import Position
-from regard.models.interface import Logits, Memory, Source, SourceMask, Target
+from regard.models.interface import Attending, Logits, Memory, Source, SourceMask, Target
 from regard.models.layers import Block, CrossBlock, CrossWeights
 from regard.models.mixers import Reading, Weights
 from regard.models.stack import Stacked, StackState, places
@@ -87,6 +87,14 @@ class Transformer(Stacked):
         # What mixes tokens without attention has no weights, in any layer.
         shown = {name: [w for w in layers if w is not None] for name, layers in found.items()}
         return {name: torch.stack(layers, dim=1) for name, layers in shown.items() if layers}
+
+    def attentions(self) -> dict[str, list[Attending]]:
+        found = {
+            "encoder": [layer for block in self.encoder for layer in block.own.attentions()],
+            "decoder": [layer for block in self.decoder for layer in block.own.attentions()],
+            "cross": [block.cross for block in self.decoder],
+        }
+        return {name: layers for name, layers in found.items() if layers}
 
     def _encode(
         self, source: Source, mask: SourceMask, explain: bool
