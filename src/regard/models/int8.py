@@ -20,7 +20,8 @@ from regard.linear import Linear, Product
 from regard.models.blocks import blocks
 from regard.models.interface import Model
 
-LEAST = 2**16  # weights of a map; below, rounding its inputs costs what its product saves
+LEAST = 2**17  # weights of a map; below, rounding its inputs costs what its product saves
+ENOUGH = 2**17  # outputs of one product; below, oneDNN's own takes longer to begin than it saves
 
 
 class Int8(Product):
@@ -44,7 +45,7 @@ class Int8(Product):
                 "a model in int8 cannot be trained: load it without int8, or use `regard train`"
             )
         flat = x.reshape(-1, x.shape[-1])
-        if self.packed is None:
+        if self.packed is None or len(flat) * len(self.scales) <= ENOUGH:
             values, scales = rounded(flat)
             found = torch._int_mm(values, self.weight.T) * self.scales
         else:
