@@ -6,6 +6,7 @@ second is recorded as a CUDA graph, and every further one is that graph, replaye
 """
 
 import copy
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
@@ -137,7 +138,9 @@ def no_waiting() -> Iterator[None]:
 
     It is better to learn this before than from a recording that breaks off.
     """
-    torch.cuda.set_sync_debug_mode("error")
+    with warnings.catch_warnings():  # PyTorch says once that this does not see every wait
+        warnings.simplefilter("ignore")
+        torch.cuda.set_sync_debug_mode("error")
     try:
         yield
     finally:
