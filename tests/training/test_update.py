@@ -16,6 +16,7 @@ from regard.training import run, update
 from regard.training.update import Update, in_precision, move_towards
 
 VOCAB = 13
+WATCH = update.no_waiting  # before a fixture takes it away
 
 
 @pytest.fixture
@@ -101,39 +102,55 @@ def test_replays_teach_the_same(make, data, family: str, monkeypatch) -> None:
 
 def test_a_model_that_waits_goes_on_without(make, data, monkeypatch) -> None:
     """A score that asks the GPU for a number, say: known before anything is recorded."""
+    modes: list[str] = []
+    monkeypatch.setattr(update, "no_waiting", WATCH)
+    monkeypatch.setattr(torch.cuda, "set_sync_debug_mode", modes.append)
+    original = update.objective
 
-    @contextlib.contextmanager
-    def caught():
-        yield
-        raise RuntimeError("called a synchronizing CUDA operation")
+    def asks(*args: Any) -> torch.Tensor:
+        if modes and modes[-1] == "error":
+            raise RuntimeError("called a synchronizing CUDA operation\nand more")
+        return original(*args)
 
-    def learn_nothing(self, *args: Any) -> None:
-        learned.append(args)
-
-    learned: list[Any] = []
-    monkeypatch.setattr(update, "no_waiting", caught)
-    monkeypatch.setattr(Update, "_learn", learn_nothing)
+    monkeypatch.setattr(update, "objective", asks)
     said: list[str] = []
-    made = make("recurrent", graphs=True, said=said)
-    learn(made, Batches(data, 40, 5, seed=1, shapes=2).epoch(0)[:3])
-    assert len(learned) == 4  # the first of them was tried, and then done
-    assert len(said) == 1
-    assert said[0].endswith("called a synchronizing CUDA operation")
-
-
-def test_what_cannot_be_recorded_goes_on_without(make, data, monkeypatch) -> None:
-    class Broken(Tape):
-        def __init__(self, *_: Any) -> None:
-            raise RuntimeError("operation not permitted when stream is capturing\nand more")
-
-    monkeypatch.setattr(update, "Recording", Broken)
-    said: list[str] = []
-    cuts = Batches(data, 40, 4, seed=1, shapes=2).epoch(0)
+    cuts = Batches(data, 40, 5, seed=1, shapes=2).epoch(0)
     found = learn(make("recurrent", graphs=True, said=said), cuts)
     close(learn(make("recurrent"), cuts), found)
     [line] = said
     assert "without CUDA graphs" in line
-    assert line.endswith("operation not permitted when stream is capturing")
+    assert line.endswith("called a synchronizing CUDA operation")
+    assert modes == ["error", "default"]
+
+
+def test_another_error_is_not_taken_for_waiting(make, data, monkeypatch) -> None:
+    monkeypatch.setattr(update, "no_waiting", WATCH)
+    monkeypatch.setattr(torch.cuda, "set_sync_debug_mode", lambda _: None)
+
+    def broken(*_: Any) -> torch.Tensor:
+        raise RuntimeError("shapes do not match")
+
+    monkeypatch.setattr(update, "objective", broken)
+    cuts = Batches(data, 40, 5, seed=1, shapes=2).epoch(0)
+    with pytest.raises(RuntimeError, match="shapes do not match"):
+        learn(make("recurrent", graphs=True), cuts)
+
+
+class BrokenGraph:
+    """A CUDA graph whose recording is refused at the end."""
+
+    def capture_begin(self, pool: Any) -> None: ...
+
+    def capture_end(self) -> None:
+        raise RuntimeError("operation not permitted when stream is capturing\nand more")
+
+
+def test_what_cannot_be_recorded_says_what_to_do(make, data, monkeypatch) -> None:
+    monkeypatch.setattr(torch.cuda, "CUDAGraph", BrokenGraph)
+    cuts = Batches(data, 40, 5, seed=1, shapes=1).epoch(0)
+    said = r"\(operation not permitted when stream is capturing\).*training\.graphs=false"
+    with pytest.raises(UserError, match=said):
+        learn(make("recurrent", graphs=True), cuts)
 
 
 def test_a_step_follows_pytorch(make, data, family: str) -> None:
@@ -167,7 +184,6 @@ def test_the_running_mean(make, data) -> None:
         for name, tensor in weights(made.model).items():
             wanted[name] = kept * wanted[name] + (1 - kept) * tensor
         close(wanted, weights(made.averaged))
-    assert make("recurrent").averaged is not None
     assert (plain := make("recurrent")).averaged is plain.model
 
 

@@ -8,7 +8,7 @@ second is recorded as a CUDA graph, and every further one is that graph, replaye
 import copy
 import warnings
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
@@ -19,6 +19,7 @@ from torch.nn.utils import clip_grad_norm_
 from torch.optim import AdamW
 
 from regard import config as choices
+from regard.errors import UserError
 from regard.models import Model
 from regard.text.batch import Cut, Resident
 from regard.training.objective import objective
@@ -82,10 +83,9 @@ class Update:
         if self.graphs:
             try:
                 return self._by_graph(shape, rows)
-            except RuntimeError as error:
+            except WaitingError as error:
                 self.graphs = False
-                reason = str(error).strip().split("\n")[0]
-                self.say(f"going on without CUDA graphs, which cannot record this model: {reason}")
+                self.say(f"going on without CUDA graphs, which cannot record this model: {error}")
         return self._learn(rows, cut.source, cut.target)
 
     def mean_loss(self) -> float:
@@ -132,17 +132,25 @@ class Update:
                 move_towards(list(self.averaged.parameters()), self.parameters, self.newness)
 
 
+class WaitingError(Exception):
+    """The host was about to wait for the GPU."""
+
+
 @contextmanager
 def no_waiting() -> Iterator[None]:
-    """An error where the host would wait for the GPU: that could not be recorded.
+    """`WaitingError` where the host would wait for the GPU: that could not be recorded.
 
-    It is better to learn this before than from a recording that breaks off.
+    It must be known before, because a recording that breaks off spoils the GPU's random numbers.
     """
     with warnings.catch_warnings():  # PyTorch says once that this does not see every wait
         warnings.simplefilter("ignore")
         torch.cuda.set_sync_debug_mode("error")
     try:
         yield
+    except RuntimeError as error:
+        if "synchronizing" not in str(error):
+            raise
+        raise WaitingError(str(error).strip().split("\n")[0]) from error
     finally:
         torch.cuda.set_sync_debug_mode("default")
 
@@ -162,13 +170,13 @@ class Recording:
         self.graph.capture_begin(pool=pool)
         try:
             learn(self.rows)
-        except BaseException:
-            with suppress(
-                RuntimeError
-            ):  # the end of what failed fails, too: the first error counts
-                self.graph.capture_end()
-            raise
-        self.graph.capture_end()
+            self.graph.capture_end()
+        except RuntimeError as error:
+            reason = str(error).strip().split("\n")[0]
+            raise UserError(
+                f"this model's training cannot be recorded as a CUDA graph ({reason}): train it with "
+                "--set training.graphs=false"
+            ) from error
 
     def replay(self, rows: Int[Tensor, " batch"]) -> None:
         self.rows.copy_(rows)
