@@ -75,7 +75,11 @@ class Encoded:
 
     def lengths(self) -> list[tuple[int, int]]:
         """(target, source) tokens of each pair."""
-        return [(len(t), len(s)) for t, s in zip(self.target, self.source, strict=True)]
+        sides = (
+            np.diff(ids.ends).tolist() if isinstance(ids, Ragged) else map(len, ids)
+            for ids in (self.target, self.source)
+        )
+        return list(zip(*sides, strict=True))
 
     def batch(self, rows: Sequence[int]) -> Batch:
         """The pairs at `rows`, padded to the longest among them."""
@@ -104,11 +108,13 @@ class Side:
     lengths: Int[Tensor, " rows"]
 
     @classmethod
-    def of(cls, ids: Ids, device: torch.device | str) -> "Side":
+    def of(cls, ids: Ids, filler: list[int], device: torch.device | str) -> "Side":
+        """The rows of `ids`, and one more."""
         ragged = ids if isinstance(ids, Ragged) else Ragged.of(ids)
-        starts, lengths = ragged.ends[:-1], np.diff(ragged.ends)
-        # One token more than there are: a row may begin behind the last one.
-        values = np.append(ragged.values, PAD)
+        # A pad behind the last token: an empty row may begin there.
+        values = np.concatenate([ragged.values, np.array([*filler, PAD])])
+        starts = ragged.ends
+        lengths = np.append(np.diff(ragged.ends), len(filler))
         return cls(
             *(torch.from_numpy(x.astype(np.int64)).to(device) for x in (values, starts, lengths))
         )
@@ -131,8 +137,8 @@ class Resident:
 
     def __init__(self, data: Encoded, device: torch.device | str) -> None:
         self.count = len(data)
-        self.source = Side.of(Ragged.of([*data.source, [END]]), device)
-        self.target = Side.of(Ragged.of([*data.target, []]), device)
+        self.source = Side.of(data.source, [END], device)
+        self.target = Side.of(data.target, [], device)
 
     def batch(self, rows: Int[Tensor, " batch"], source: int, target: int) -> Batch:
         """The pairs at `rows`, the two sides filled up to these widths."""
