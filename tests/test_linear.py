@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch.nn.functional import linear
 
-from regard.linear import BLOCKS, ENOUGH, Blocks, Linear
+from regard.linear import ENOUGH, Linear, Packed, can_pack
 
 INPUTS, OUTPUTS = 37, 101
 
@@ -16,7 +16,7 @@ INPUTS, OUTPUTS = 37, 101
 def layer() -> Linear:
     torch.manual_seed(1)
     layer = Linear(INPUTS, OUTPUTS)
-    layer.product = Blocks(layer.weight)
+    layer.product = Packed(layer.weight)
     return layer
 
 
@@ -29,13 +29,13 @@ def test_it_is_torchs(layer, shape):
     torch.testing.assert_close(layer(x), wanted)
 
 
-@pytest.mark.skipif(not BLOCKS, reason="this PyTorch has no oneDNN")
+@pytest.mark.skipif(not can_pack(), reason="this PyTorch has no oneDNN")
 @pytest.mark.parametrize("fused", [True, False])
 def test_a_weight_that_is_trained_loses_its_blocks(layer, fused):
     x = torch.randn(64, INPUTS)
     with torch.inference_mode():
         layer(x)
-    assert layer.product.blocks is not None
+    assert layer.product.packed is not None
     optimizer = torch.optim.AdamW(layer.parameters(), lr=1.0, fused=fused)
     layer(x).sum().backward()
     optimizer.step()

@@ -409,7 +409,7 @@ class StateSpaceMixer(Table):
     """Tokens that the convolution before it sees."""
 
 
-class Blocks(Table):
+class Stack(Table):
     """What Transformers of both kinds choose."""
 
     width: int = Field(default=128, ge=1)
@@ -443,7 +443,7 @@ class Blocks(Table):
         return self.decoder.layers
 
     @model_validator(mode="after")
-    def _heads_fit(self) -> "Blocks":
+    def _heads_fit(self) -> "Stack":
         uneven = self.attention.head_width is None and self.width % self.attention.heads
         if self.attends and uneven:
             raise ValueError(
@@ -458,7 +458,7 @@ class Blocks(Table):
         return self
 
     @model_validator(mode="after")
-    def _layers_fit(self) -> "Blocks":
+    def _layers_fit(self) -> "Stack":
         if isinstance(self.position, Interleaved) and self.position.every > self.deepest:
             raise ValueError(
                 f"no layer would go without positions: position.every is {self.position.every}, and "
@@ -467,7 +467,7 @@ class Blocks(Table):
         return self
 
     @model_validator(mode="after")
-    def _position_speaks(self) -> "Blocks":
+    def _position_speaks(self) -> "Stack":
         spoken = {"relative", "alibi", "rotary", "interleaved"}
         if isinstance(self.mixer, StateSpaceMixer) and self.position.kind in spoken:
             raise ValueError(
@@ -477,7 +477,7 @@ class Blocks(Table):
         return self
 
 
-class Transformer(Blocks):
+class Transformer(Stack):
     """Encoder-decoder Transformer."""
 
     kind: Literal["transformer"] = "transformer"
@@ -492,7 +492,7 @@ class Transformer(Blocks):
         return max(self.encoder.layers, self.decoder.layers)
 
 
-class DecoderOnly(Blocks):
+class DecoderOnly(Stack):
     """Source and target in one sequence, each token seeing those before it."""
 
     kind: Literal["decoder-only"] = "decoder-only"

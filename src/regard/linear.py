@@ -4,6 +4,8 @@ A map is PyTorch's own product until it is given another: for a model that is on
 kept a second time in the blocks that a CPU's fastest float32 kernel reads (oneDNN's), or in int8.
 """
 
+from functools import cache
+
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
@@ -24,17 +26,17 @@ class Product:
         return linear(x, weight, bias)
 
 
-class Blocks(Product):
+class Packed(Product):
     """The same, still in float32, from a copy of the weight in oneDNN's blocks.
 
     A weight that a gradient may reach is about to change: the copy is dropped there and then.
     """
 
     def __init__(self, weight: Float[Tensor, "outputs inputs"]) -> None:
-        self.blocks: Tensor | None = None
+        self.packed: Tensor | None = None
         known = not weight.is_inference()  # else nothing would tell that it has changed
-        if BLOCKS and known and weight.device.type == "cpu" and weight.dtype is torch.float32:
-            self.blocks = torch.ops.mkldnn._reorder_linear_weight(weight.detach(), 128)
+        if can_pack() and known and weight.device.type == "cpu" and weight.dtype is torch.float32:
+            self.packed = torch.ops.mkldnn._reorder_linear_weight(weight.detach(), 128)
             self.version = weight._version
 
     def __call__(
@@ -43,21 +45,22 @@ class Blocks(Product):
         weight: Float[Tensor, "outputs inputs"],
         bias: Float[Tensor, " outputs"] | None = None,
     ) -> Float[Tensor, "*rows outputs"]:
-        if self.blocks is None:
+        if self.packed is None:
             return linear(x, weight, bias)
         trained = torch.is_grad_enabled() and weight.requires_grad
         if trained or weight._version != self.version or x.dtype is not torch.float32:
-            self.blocks = None
+            self.packed = None
             return linear(x, weight, bias)
         if x.numel() // x.shape[-1] * weight.shape[0] < ENOUGH:
             return linear(x, weight, bias)
-        return torch.ops.mkldnn._linear_pointwise(x, self.blocks, bias, "none", [], "")
+        return torch.ops.mkldnn._linear_pointwise(x, self.packed, bias, "none", [], "")
 
     def __reduce__(self) -> tuple[type[Product], tuple[()]]:
         return Product, ()  # a copy has weights of its own
 
 
-def has_blocks() -> bool:
+@cache
+def can_pack() -> bool:
     """Does this PyTorch, on this CPU, have oneDNN's product?"""
     try:
         eye = torch.ops.mkldnn._reorder_linear_weight(torch.eye(16), 16)
@@ -65,9 +68,6 @@ def has_blocks() -> bool:
         return torch.equal(torch.ops.mkldnn._linear_pointwise(x, eye, None, "none", [], ""), x)
     except (AttributeError, RuntimeError):
         return False
-
-
-BLOCKS = has_blocks()
 
 
 class Linear(nn.Linear):

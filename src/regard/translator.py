@@ -244,7 +244,7 @@ def load(run: str | Path, device: str | torch.device = "cpu", *, int8: bool = Fa
     path = folder / "model.safetensors"
     weights.fill(model, weights.read(path)[0], path)
     model = model.to(device)
-    return Translator(config, tokenizers, models.int8(model) if int8 else models.blocks(model))
+    return Translator(config, tokenizers, models.int8(model) if int8 else models.packed(model))
 
 
 def read_config(folder: Path) -> Config:

@@ -15,7 +15,7 @@ from regard.benchmarks import peers
 from regard.benchmarks.lengths import lengths
 from regard.benchmarks.plain import plain_beam, plain_greedy
 from regard.benchmarks.timing import Result, Side, interleave
-from regard.models import Model, blocks, build, int8
+from regard.models import Model, build, int8, packed
 from regard.search import beam, greedy
 from regard.text.batch import pad
 from regard.text.tokenizer import END
@@ -101,7 +101,7 @@ class Decoding:
         torch.manual_seed(0)
         vocabulary = self.shape["vocabulary"]
         model = build(table, vocabulary, vocabulary, joint=False).eval().to(self.device)
-        return endless(blocks(model))
+        return endless(packed(model))
 
 
 def endless(model: Model) -> Model:

@@ -17,8 +17,8 @@ from torch import Tensor
 
 from regard.errors import UserError
 from regard.linear import Linear, Product
-from regard.models.blocks import blocks
 from regard.models.interface import Model
+from regard.models.packed import packed
 
 LEAST = 2**17  # weights of a map; below, rounding its inputs costs what its product saves
 ENOUGH = 2**17  # outputs of one product; below, oneDNN's own takes longer to begin than it saves
@@ -96,7 +96,7 @@ def int8(model: Model) -> Model:
     if device.type != "cpu":
         raise UserError(f"int8 is for a CPU, and this model is on {device}: use --device cpu")
     check(announced())
-    blocks(model)  # for the maps that stay float32
+    packed(model)  # for the maps that stay float32
     for part in model.modules():
         if isinstance(part, Linear) and part.weight.numel() >= LEAST:
             part.product = Int8(part.weight, part.bias)

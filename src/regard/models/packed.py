@@ -1,13 +1,13 @@
 """Every weight of a model that is only read, in the blocks that a CPU reads fastest."""
 
-from regard.linear import Blocks, Linear
+from regard.linear import Linear, Packed
 from regard.models.interface import Model
 
 
-def blocks(model: Model) -> Model:
+def packed(model: Model) -> Model:
     """The same model, in float32; what is trained after all goes back to PyTorch's own layout."""
     for part in model.modules():
         if isinstance(part, Linear):
-            part.product = Blocks(part.weight)
-    model.product = Blocks(model.output_map[0])
+            part.product = Packed(part.weight)
+    model.product = Packed(model.output_map[0])
     return model
