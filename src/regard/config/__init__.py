@@ -1,0 +1,191 @@
+"""Every choice a user can make, each default once. Loads no model code, so it is there at once.
+
+A table that has a `kind` is one of several alternatives. A kind may stand alone, as a string:
+`score = "additive"` means `score = {kind = "additive"}`. Read in this order: `table` (what a table is),
+`text`, `attention`, `models`, and here training, search and the whole.
+"""
+
+# pyright: reportInvalidTypeForm=false
+
+from typing import Literal
+
+import tomli_w
+from pydantic import Field, model_validator
+
+from regard.config.attention import (
+    Alibi,
+    Interleaved,
+    Latent,
+    LearnedPosition,
+    Location,
+    ManyHeads,
+    MultiHead,
+    NoAttention,
+    NoPosition,
+    Normaliser,
+    PlainNormaliser,
+    PlainScore,
+    Position,
+    Relative,
+    Rotary,
+    Score,
+    SingleHead,
+    Sinusoidal,
+    Turning,
+)
+from regard.config.models import (
+    AttentionMixer,
+    DecoderOnly,
+    Recurrent,
+    RecurrentDecoder,
+    RecurrentEncoder,
+    Stack,
+    StateSpaceMixer,
+    Transformer,
+    TransformerStack,
+)
+from regard.config.table import (
+    EXTENSIONS,
+    Custom,
+    Table,
+    extensions,
+    kinds,
+    one_of,
+)
+from regard.config.text import (
+    Bpe,
+    Characters,
+    Files,
+    MadeTask,
+    Named,
+    Text,
+    TokenizerTable,
+    Words,
+)
+
+__all__ = [
+    "EXTENSIONS",
+    "Alibi",
+    "AttentionMixer",
+    "Bpe",
+    "Characters",
+    "Config",
+    "Custom",
+    "DecoderOnly",
+    "Files",
+    "Interleaved",
+    "Latent",
+    "LearnedPosition",
+    "Location",
+    "MadeTask",
+    "ManyHeads",
+    "MultiHead",
+    "Named",
+    "NoAttention",
+    "NoPosition",
+    "Normaliser",
+    "PlainNormaliser",
+    "PlainScore",
+    "Position",
+    "Recurrent",
+    "RecurrentDecoder",
+    "RecurrentEncoder",
+    "Relative",
+    "Rotary",
+    "Score",
+    "Search",
+    "SingleHead",
+    "Sinusoidal",
+    "Stack",
+    "StateSpaceMixer",
+    "Table",
+    "Text",
+    "TokenizerTable",
+    "Training",
+    "Transformer",
+    "TransformerStack",
+    "Turning",
+    "Words",
+    "extensions",
+    "kinds",
+    "one_of",
+]
+
+
+class Training(Table):
+    epochs: float = Field(default=10.0, gt=0)
+    """Passes over the training text; may be a fraction."""
+    batch_tokens: int = Field(default=4096, ge=1)
+    """A batch holds at most this many target tokens, padding included, ..."""
+    batch_sentences: int = Field(default=128, ge=1)
+    """... and at most this many sentences."""
+    rate: float = Field(default=1e-3, gt=0)
+    """Peak learning rate."""
+    schedule: Literal["linear", "cosine", "inverse-sqrt", "constant"] = "linear"
+    """How the rate falls after the warm-up."""
+    warmup: int = Field(default=100, ge=0)
+    """Steps over which the rate rises to its peak."""
+    weight_decay: float = Field(default=0.01, ge=0)
+    clip: float = Field(default=1.0, gt=0)
+    """Largest norm of the gradient."""
+    label_smoothing: float = Field(default=0.0, ge=0, lt=1)
+    average: float | None = Field(default=None, gt=0, lt=1)
+    """Keep a running mean of the weights, of which each step leaves this share (0.99, say); the mean
+    is what is validated and saved."""
+    precision: Literal["auto", "float32", "bfloat16"] = "auto"
+    """What products are computed in; weights stay float32. Auto: bfloat16 on a GPU that has it."""
+    shapes: int = Field(default=8, ge=1)
+    """On a GPU: how many different shapes batches come in. More shapes, less padding; each is
+    recorded once as a CUDA graph, which takes a fraction of a second."""
+    graphs: bool = True
+    """On a GPU: replay steps as CUDA graphs."""
+    evaluate_every: int = Field(default=250, ge=1)
+    """Steps between two looks at the validation set; a checkpoint is written each time."""
+    patience: int | None = Field(default=None, ge=1)
+    """Stop after this many looks without a lower validation loss."""
+    tensorboard: bool = False
+    """Also write TensorBoard event files (needs the extra `tensorboard`)."""
+
+
+class Search(Table):
+    max_ratio: float = Field(default=2.0, gt=0)
+    """An output is at most max_ratio times the source plus max_extra tokens long."""
+    max_extra: int = Field(default=20, ge=0)
+    length_power: float = Field(default=1.0, ge=0)
+    """A beam ranks finished outputs by score / length^length_power: 0 favours short ones."""
+
+
+class Config(Table):
+    """One experiment, whole."""
+
+    description: str = ""
+    seed: int = Field(default=1, ge=0, lt=2**63)
+    """Initial weights, order of batches, dropout."""
+    data: one_of(MadeTask, Named, Files, Text) = MadeTask()
+    tokenizer: one_of(Characters, Words, Bpe) = Characters()
+    model: one_of(Recurrent, Transformer, DecoderOnly) = Recurrent()
+    training: Training = Training()
+    search: Search = Search()
+
+    @model_validator(mode="after")
+    def _places_suffice(self) -> "Config":
+        recurrent = isinstance(self.model, Recurrent)
+        name = "model.encoder.position" if recurrent else "model.position"
+        position = self.model.encoder.position if recurrent else self.model.position
+        longest, why = self.tokenizer.max_tokens + 1, "tokenizer.max_tokens and one"
+        if isinstance(self.model, DecoderOnly):
+            longest, why = 2 * longest, "twice tokenizer.max_tokens and one, for source and target"
+        if isinstance(position, LearnedPosition) and position.max_length < longest:
+            raise ValueError(
+                f"{name}.max_length is {position.max_length}, and a text may need {longest} places "
+                f"({why}): raise the first or lower the second"
+            )
+        return self
+
+    @property
+    def language_model(self) -> bool:
+        """Is there nothing to read, only something to write?"""
+        return isinstance(self.data, Text)
+
+    def to_toml(self) -> str:
+        return tomli_w.dumps(self.model_dump(mode="json", exclude_none=True))

@@ -1,0 +1,76 @@
+"""What a table of choices is: frozen, unknown keys refused, alternatives told apart by `kind`."""
+
+from functools import reduce
+from importlib import metadata
+from operator import or_
+from typing import Annotated, Any, get_args
+
+from pydantic import BaseModel, ConfigDict, Discriminator, Tag, model_validator
+
+# Kinds that users add, by extension point: `regard.register` writes here. Packages add theirs as
+# entry points of the group `regard.score`, `regard.position`, ...
+EXTENSIONS: dict[str, set[str]] = {"score": set(), "normaliser": set(), "position": set()}
+
+
+class Table(BaseModel):
+    """A TOML table: frozen, unknown keys refused."""
+
+    model_config = ConfigDict(
+        frozen=True, extra="forbid", use_attribute_docstrings=True, allow_inf_nan=False
+    )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _kind_alone(cls, data: Any) -> Any:
+        return {"kind": data} if isinstance(data, str) and "kind" in cls.model_fields else data
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """What the kind leaves to choose."""
+        return self.model_dump(exclude={"kind"})
+
+
+class Custom(Table):
+    """A kind that a user registered; its other keys go to its constructor."""
+
+    model_config = ConfigDict(extra="allow")
+    kind: str
+
+
+def kinds(table: type[Table]) -> tuple[str, ...]:
+    """The names a table answers to."""
+    return get_args(table.model_fields["kind"].annotation)
+
+
+def extensions(point: str | None) -> set[str]:
+    """Names that users and installed packages have added at an extension point."""
+    if not point:
+        return set()
+    packaged = {entry.name for entry in metadata.entry_points(group=f"regard.{point}")}
+    return EXTENSIONS[point] | packaged
+
+
+def one_of(*tables: type[Table], extension: str | None = None) -> Any:
+    """The type of a field that is one of `tables`, told apart by kind; without one, the first."""
+    table_of = {kind: table for table in tables for kind in kinds(table)}
+    default = next(iter(table_of))
+
+    def tag(value: Any) -> str:
+        if isinstance(value, dict):
+            value = value.get("kind", default)
+        kind = value if isinstance(value, str) else getattr(value, "kind", None)
+        if kind in table_of:
+            return "kind:" + kinds(table_of[kind])[0]
+        return "kind:custom" if kind in extensions(extension) else f"kind:{kind}"
+
+    members: list[Any] = [Annotated[table, Tag("kind:" + kinds(table)[0])] for table in tables]
+    if extension:
+        members.append(Annotated[Custom, Tag("kind:custom")])
+    # What users add is not known yet: whoever shows the message looks it up by the extension's name.
+    discriminator = Discriminator(
+        tag,
+        custom_error_type="kind",
+        custom_error_message=", ".join(table_of),
+        custom_error_context={"extension": extension or ""},
+    )
+    return Annotated[reduce(or_, members) if len(members) > 1 else members[0], discriminator]
