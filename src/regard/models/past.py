@@ -22,10 +22,10 @@ class Past(State):
     """
 
     keys: Heads | None = None
-    values: Float[Tensor, "batch kept key _"] | None = None
+    values: Heads | None = None
     length: int = 0
 
-    def add(self, keys: Heads, values: Tensor) -> tuple[AllHeads, Tensor]:
+    def add(self, keys: Heads, values: Heads) -> tuple[AllHeads, AllHeads]:
         """Everything read so far, these included."""
         if self.keys is None or self.values is None:
             # A text read at once ends here, without a copy that would trouble its gradient.

@@ -53,7 +53,7 @@ def fill(model: Model, tensors: dict[str, Tensor], path: Path) -> None:
         raise UserError(
             f"{path} does not belong to this run's config.toml and tokenizer.json: {len(missing)} "
             f"tensors missing, {len(foreign)} unknown, {len(shapes)} of another shape "
-            f'(for example "{example}")'
+            f'(for example "{example}"). It is another run\'s, or another version of regard wrote it'
         )
     with torch.no_grad():
         for name, parameter in wanted.items():
