@@ -12,6 +12,7 @@ The tree is the path of a sentence. Read it in this order:
     evaluation        metrics on what the translator says
     training          objective, schedule, loop, checkpoint
     compare           experiments: presets x variations x seeds -> tables and curves
+    labs              claims about attention, to run and to see
     cli               the commands
 """
 

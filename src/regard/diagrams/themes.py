@@ -36,6 +36,7 @@ class Theme:
     negative: str  # the same, for a weight below zero
     sequential: tuple[str, ...]  # least weight first
     diverging: tuple[str, ...]  # most negative first
+    series: tuple[str, ...]  # lines and points told apart, also by colour-blind eyes
 
 
 THEMES = {
@@ -48,6 +49,10 @@ THEMES = {
         negative="#f2777a",
         sequential=_VIRIDIS,
         diverging=_BERLIN,
+        series=(
+            *("#0072b2", "#d55e00", "#009e73", "#cc79a7"),
+            *("#b8860b", "#56b4e9", "#7f3c8d", "#5a6070"),
+        ),
     ),
     "dark": Theme(
         paper="#14161c",
@@ -58,6 +63,10 @@ THEMES = {
         negative="#286886",
         sequential=_MAGMA,
         diverging=_BERLIN,
+        series=(
+            *("#5ab4f0", "#ff8a4c", "#3fd0a4", "#f0a6cf"),
+            *("#ffc24d", "#a5d8ff", "#c99bff", "#b8bcc6"),
+        ),
     ),
 }
 

@@ -98,7 +98,7 @@ def check(table: dict[str, Any], origin: str) -> Config:
     raise UserError(heading + "\n  ".join(mistakes))
 
 
-def explain(error: ErrorDetails) -> str:
+def explain(error: ErrorDetails, root: type[Table] = Config) -> str:
     """One mistake: the dotted path, what was given, what is allowed, the nearest spelling."""
     place = [str(step) for step in error["loc"]]
     path = ".".join(step for step in place if not step.startswith("kind:"))
@@ -106,7 +106,7 @@ def explain(error: ErrorDetails) -> str:
     shown = f'"{given}"' if isinstance(given, str) else given
     match error["type"]:
         case "extra_forbidden":
-            known = list(table_at(place[:-1]).model_fields)
+            known = list(table_at(place[:-1], root).model_fields)
             return f"{path}: unknown key.{nearest(place[-1], known)} Known here: {listing(known)}"
         case "kind":
             kind = given.get("kind") if isinstance(given, dict) else given
@@ -123,9 +123,9 @@ def explain(error: ErrorDetails) -> str:
             return f"{path}: got {shown}; it should be {wanted}"
 
 
-def table_at(place: list[str]) -> type[Table]:
+def table_at(place: list[str], root: type[Table]) -> type[Table]:
     """The class of the table at a place such as ['model', 'kind:recurrent', 'decoder']."""
-    here: Any = Config
+    here: Any = root
     for step in place:
         if not step.startswith("kind:"):
             here = here.model_fields[step].annotation

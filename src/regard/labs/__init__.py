@@ -1,0 +1,12 @@
+"""Claims about attention that a reader can run, turn the knobs of, look at and trust: one a file.
+
+`lab` says what a lab is, `frame` how its picture looks; a lab measures the library's own attention,
+positions and models.
+"""
+
+from regard.labs.copying import Copying
+from regard.labs.lab import Check, Exercise, Findings, Knobs, Lab, Result, Rows
+
+LABS: dict[str, Lab] = {lab.name: lab for lab in (Copying(),)}
+
+__all__ = ["LABS", "Check", "Exercise", "Findings", "Knobs", "Lab", "Result", "Rows"]

@@ -1,0 +1,162 @@
+"""What a lab is: a claim, its derivation, knobs to turn, a measurement, checks and a picture."""
+
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, ClassVar, Literal
+
+import torch
+from matplotlib.figure import Figure
+from pydantic import ValidationError
+from torch import Generator
+
+from regard.config.table import Table
+from regard.diagrams.themes import Theme, named
+from regard.errors import UserError
+from regard.labs.frame import frame
+from regard.presets import explain
+
+Value = float | int | bool | str
+Series = Sequence[Any]
+
+
+@dataclass(frozen=True)
+class Check:
+    """One measured figure against the law: equal within a tolerance, or on one side of a bound."""
+
+    name: str
+    measured: float
+    relation: Literal["=", "<=", ">="]
+    expected: float
+    tolerance: float = 0.0
+    teaches: str = ""  # what a failure means, and on which input it shows
+
+    @property
+    def passed(self) -> bool:
+        """No figure that is not a number passes."""
+        match self.relation:
+            case "=":
+                return abs(self.measured - self.expected) <= self.tolerance
+            case "<=":
+                return self.measured <= self.expected + self.tolerance
+            case ">=":
+                return self.measured >= self.expected - self.tolerance
+
+    @property
+    def told(self) -> str:
+        """The check as a sentence."""
+        sign = self.relation if self.passed else {"=": "≠", "<=": ">", ">=": "<"}[self.relation]
+        room = f" (within {self.tolerance:.2g})" if self.tolerance else ""
+        said = f"{self.name}: {self.measured:.6g} {sign} {self.expected:.6g}{room}"
+        return said if self.passed or not self.teaches else f"{said}. {self.teaches}"
+
+
+@dataclass(frozen=True)
+class Rows:
+    """A small table."""
+
+    heads: Sequence[str]
+    rows: Sequence[Sequence[Value]]
+
+
+@dataclass(frozen=True)
+class Findings:
+    """What a measurement brings: named numbers and series, what they must be, a table to show."""
+
+    figures: dict[str, Value | Series]
+    checks: Sequence[Check]
+    table: Rows
+
+
+@dataclass(frozen=True)
+class Result:
+    """One run of a lab."""
+
+    name: str
+    claim: str
+    seed: int
+    parameters: dict[str, Value]
+    figures: dict[str, Any]
+    checks: Sequence[Check]
+    table: Rows
+    seconds: float
+
+    @property
+    def passed(self) -> bool:
+        return bool(self.checks) and all(check.passed for check in self.checks)
+
+    @property
+    def document(self) -> dict[str, Any]:
+        """The result as plain lists and numbers."""
+        checks = [asdict(check) | {"passed": check.passed} for check in self.checks]
+        return asdict(self) | {"passed": self.passed, "checks": checks}
+
+
+@dataclass(frozen=True)
+class Exercise:
+    """The one function that a lab is about, for the reader to write.
+
+    `starter` is the source of a function that answers nothing yet, `answer` is ours, and `grade` holds any
+    answer against the law.
+    """
+
+    starter: str
+    answer: Callable[..., Any]
+    grade: Callable[[Callable[..., Any]], Iterable[Check]]
+
+    @property
+    def function(self) -> str:
+        """The name of what is to be written."""
+        return self.answer.__name__
+
+
+class Knobs(Table):
+    """What can be turned: one field a knob, with its default, its range, and a line about it."""
+
+
+class Lab(ABC):
+    """A claim that can be run. A subclass says what it claims, measures it, and draws what it found."""
+
+    name: ClassVar[str]
+    claim: ClassVar[str]
+    derivation: ClassVar[str]
+    exercise: ClassVar[Exercise]
+    knobs: ClassVar[type[Knobs]] = Knobs
+    quick: ClassVar[dict[str, Value]] = {}  # knobs of the short form, for labs that train models
+
+    @abstractmethod
+    def measure(self, knobs: Any, generator: Generator) -> Findings:
+        """Measure with the library's own parts, and say what the figures must be."""
+
+    @abstractmethod
+    def draw(self, result: Result, figure: Figure, colours: Theme) -> None:
+        """Draw the closed form over the measurement, below the title that `plot` wrote."""
+
+    def run(self, seed: int = 0, **parameters: Value) -> Result:
+        """One run; knobs that are not given keep their defaults."""
+        knobs = self._checked(parameters)
+        begun = time.perf_counter()
+        with torch.random.fork_rng(
+            devices=[]
+        ):  # models draw their first weights from the global one
+            torch.manual_seed(seed)
+            found = self.measure(knobs, torch.Generator().manual_seed(seed))
+        seconds = time.perf_counter() - begun
+        told = knobs.model_dump()
+        parts = found.figures, found.checks, found.table
+        return Result(self.name, self.claim, seed, told, *parts, seconds)
+
+    def plot(self, result: Result, theme: str = "light") -> Figure:
+        """The picture of a result, titled with the claim."""
+        colours = named(theme)
+        figure = frame(self.claim, colours)
+        self.draw(result, figure, colours)
+        return figure
+
+    def _checked(self, parameters: dict[str, Value]) -> Any:
+        try:
+            return self.knobs.model_validate(parameters)
+        except ValidationError as error:
+            mistakes = [explain(detail, self.knobs) for detail in error.errors()]
+        raise UserError(f"lab {self.name}: " + "; ".join(mistakes))
