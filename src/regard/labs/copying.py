@@ -141,9 +141,13 @@ def query(keys, j, beta):
     def draw(self, result: Result, figure: Figure, colours: Theme) -> None:
         found = result.figures
         left, right = axes(figure, colours, columns=2)
-        left.plot(found["betas"], found["closed_forms"], label="e^β / (e^β + m − 1)")
+        left.plot(found["betas"], found["closed_forms"], label=r"$e^\beta / (e^\beta + m - 1)$")
         left.plot(found["betas"], found["alphas"], "o", ms=4, label="measured")
-        left.set(xlabel="β, length of the query", ylabel="weight on key j", ylim=(0, 1.03))
+        left.set(
+            xlabel=r"$\beta$, length of the query",
+            ylabel=r"$\alpha_j$, weight on key j",
+            ylim=(0, 1.03),
+        )
         legend(left, colours)
         right.plot(found["betas"], found["misses"], "o-", ms=4)
-        right.set(xlabel="β, length of the query", ylabel="|a − v_j|", ylim=(0, None))
+        right.set(xlabel=r"$\beta$, length of the query", ylabel=r"$|a - v_j|$", ylim=(0, None))

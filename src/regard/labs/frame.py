@@ -3,6 +3,7 @@
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
+from matplotlib.layout_engine import ConstrainedLayoutEngine
 
 from regard.diagrams.figures import TITLE
 from regard.diagrams.layout import lines
@@ -13,10 +14,11 @@ WIDTH, HEIGHT = 9.6, 5.4  # inches: a slide's shape
 
 def frame(claim: str, colours: Theme) -> Figure:
     """An empty figure with the claim on top."""
-    figure = Figure(figsize=(WIDTH, HEIGHT), dpi=100, facecolor=colours.paper, layout="constrained")
+    room = ConstrainedLayoutEngine(w_pad=0.2, h_pad=0.2, wspace=0.02, hspace=0.02)  # inches; shares
+    figure = Figure(figsize=(WIDTH, HEIGHT), dpi=100, facecolor=colours.paper, layout=room)
     FigureCanvasAgg(figure)
     title = "\n".join(lines(claim, TITLE, WIDTH - 0.8))
-    figure.suptitle(title, x=0.02, ha="left", size=TITLE, weight="bold", color=colours.text)
+    figure.suptitle(title, x=0.021, ha="left", size=TITLE, weight="bold", color=colours.text)
     return figure
 
 
