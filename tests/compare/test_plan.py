@@ -58,6 +58,8 @@ def test_a_varied_kind_resets_its_table_and_what_is_set_besides_stays():
         ("model.attention.score=dot", "score dot"),
         ("seed=3", "seed 3"),
         ("description=a=b", "description a=b"),
+        ('model.position={kind="relative", form="query"}', "position relative form query"),
+        ("model.attention={key_value_heads=1}", "attention key_value_heads 1"),
     ],
 )
 def test_a_short_name(setting, label):
@@ -68,6 +70,11 @@ def test_an_axis():
     assert axis("model.cell=gru,lstm") == ["model.cell=gru", "model.cell=lstm"]
     assert axis(" model.cell = gru , lstm ") == ["model.cell=gru", "model.cell=lstm"]
     assert axis("a=1") == ["a=1"]
+
+
+def test_a_comma_inside_a_value_is_the_values():
+    values = ['{kind="relative", form="query"}', "rotary", "[1, 2]", '"a, b"', "{x=1}"]
+    assert axis("model.position=" + ",".join(values)) == [f"model.position={v}" for v in values]
 
 
 @pytest.mark.parametrize("text", ["model.cell", "=gru", "model.cell=", "model.cell=gru,,rnn", ""])

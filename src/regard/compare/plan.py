@@ -2,6 +2,7 @@
 
 import hashlib
 import itertools
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -59,19 +60,27 @@ def named(run: Run) -> tuple[str, int]:
     return run.system.label, run.seed
 
 
+# A comma inside {...}, [...] or "..." belongs to the value.
+COMMA = re.compile(r""",(?![^{]*\})(?![^\[]*\])(?=(?:[^"]*"[^"]*")*[^"]*$)""")
+
+
 def axis(text: str) -> list[str]:
     """'model.cell=gru,lstm' -> ['model.cell=gru', 'model.cell=lstm']"""
-    key, equals, values = text.partition("=")
-    if not equals or not key.strip() or not all(value.strip() for value in values.split(",")):
+    key, equals, rest = text.partition("=")
+    values = [value.strip() for value in COMMA.split(rest)]
+    if not equals or not key.strip() or not all(values):
         raise UserError(f'"{text}" varies nothing: write key=a,b,c, as in model.cell=gru,lstm')
-    return [f"{key.strip()}={value.strip()}" for value in values.split(",")]
+    return [f"{key.strip()}={value}" for value in values]
 
 
 def short(setting: str) -> str:
     """The last part of the key, and the value: enough to tell rows apart."""
-    key, _, value = setting.partition("=")
-    parts = [part for part in key.split(".") if part != "kind"]
-    return f"{parts[-1]} {value}"
+    path, value = presets.split(setting)
+    name = [part for part in path if part != "kind"][-1]
+    if not isinstance(value, dict):
+        return f"{name} {setting.partition('=')[2]}"
+    told = [str(v) if key == "kind" else f"{key} {v}" for key, v in value.items()]
+    return " ".join([name, *told])
 
 
 def fingerprint(config: Config) -> str:
