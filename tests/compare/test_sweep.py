@@ -61,6 +61,18 @@ def test_a_run_that_stopped_before_its_evaluation_is_not_finished(mine, in_this_
     assert in_this_process == [mine[1].folder]
 
 
+def test_what_an_earlier_version_measured_is_measured_again_but_not_trained(mine, in_this_process):
+    file = mine[1].folder / "evaluation-test.json"
+    found = json.loads(file.read_text())
+    wanted = found.pop("cache_bytes_per_token")
+    file.write_text(json.dumps(found))
+    before = (mine[1].folder / "model.safetensors").stat().st_mtime_ns
+    swept(mine)
+    assert in_this_process == [mine[1].folder]
+    assert json.loads(file.read_text())["cache_bytes_per_token"] == wanted
+    assert (mine[1].folder / "model.safetensors").stat().st_mtime_ns == before
+
+
 def test_other_words_about_the_same_settings_are_the_same_run(mine, in_this_process):
     told = [run.config.model_copy(update={"description": "better told"}) for run in mine]
     runs = [replace(run, config=config) for run, config in zip(mine, told, strict=True)]

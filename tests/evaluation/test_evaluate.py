@@ -4,14 +4,15 @@ import itertools
 
 import pytest
 import sacrebleu
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
 from regard.evaluation import evaluate
-from regard.evaluation.evaluate import buckets
-from regard.evaluation.metrics import exact_match, quality
+from regard.evaluation.evaluate import buckets, cache_bytes_per_token
+from regard.evaluation.metrics import exact_match, longest_fifth, quality
 from regard.search import Hypothesis
-from regard.text.tokenizer import END
+from regard.text.tokenizer import BEGIN, END
 from regard.translator import Translator
 
 OUTPUTS = ["The cat sat on a mat.", "a quick Test of this!", "same again, word by word", ""]
@@ -114,3 +115,70 @@ def test_buckets_part_the_rows(lengths: list[int], most: int) -> None:
     for low, high, rows in found:
         assert rows
         assert all(low <= max(lengths[row], 1) <= high for row in rows)
+
+
+# --- the longest sources --------------------------------------------------------------------------
+
+
+def test_the_longest_fifth() -> None:
+    assert longest_fifth(["a", "bbb", "cc", "ddd", "e"]) == [1]  # of equals, the first
+    assert longest_fifth(["a", "bbb", "cc", "ddd", "e", "f"]) == [1, 3]  # rounded up, in order
+    assert longest_fifth(["alone"]) == [0]
+
+
+@given(st.lists(st.text(max_size=9), min_size=1, max_size=40))
+def test_no_source_outside_the_longest_fifth_is_longer(sources: list[str]) -> None:
+    rows = longest_fifth(sources)
+    assert 5 * len(rows) >= len(sources) > 5 * (len(rows) - 1)
+    shortest = min(len(sources[row]) for row in rows)
+    assert all(len(sources[row]) <= shortest for row in set(range(len(sources))) - set(rows))
+
+
+def test_their_bleu_counts_them_alone(translator: Translator, pairs, monkeypatch) -> None:
+    """Rows 3 and 5 have the longest sources; row 3 alone is said wrongly."""
+    for wrong, perfect in (({0, 1, 2}, True), ({3}, False)):
+        parrot(translator, pairs, wrong, monkeypatch)
+        [result] = evaluate(translator, pairs)["results"]
+        assert (result["bleu_lower_longest"] == pytest.approx(100)) == perfect
+    said, meant = [result["outputs"][row] for row in (3, 5)], [pairs[row][1] for row in (3, 5)]
+    score = sacrebleu.corpus_bleu(said, [meant], lowercase=True).score
+    assert result["bleu_lower_longest"] == pytest.approx(score)
+
+
+# --- what a token costs ---------------------------------------------------------------------------
+
+WIDE = {"width": 22, "encoder": {"layers": 1}, "decoder": {"layers": 3}}
+ONLY = {"kind": "decoder-only", "width": 22, "decoder": {"layers": 5}}
+LATENT = {"kind": "latent", "heads": 2, "latent": 7, "rope": 4}
+CACHES = {
+    # layers x (keys and values) x heads x width of a head x 4 bytes
+    "multi-head": (WIDE | {"attention": {"heads": 11}}, 3 * 2 * 22 * 4),
+    "head-width": (WIDE | {"attention": {"heads": 3, "head_width": 13}}, 3 * 2 * 39 * 4),
+    "grouped": (WIDE | {"attention": {"heads": 22, "key_value_heads": 2}}, 3 * 2 * 2 * 4),
+    "multi-query": (ONLY | {"attention": {"heads": 11, "key_value_heads": 1}}, 5 * 2 * 2 * 4),
+    "latent": (ONLY | {"attention": LATENT, "position": "rotary"}, 5 * (7 + 4) * 4),
+    "latent-without-turns": (ONLY | {"attention": LATENT, "position": "none"}, 5 * 7 * 4),
+    "state-space": (ONLY | {"mixer": "state-space"}, 0),
+    "state-space-encoder": (WIDE | {"mixer": "state-space", "attention": {"heads": 11}}, 0),
+    "recurrent": ({"kind": "recurrent", "hidden": 7}, 0),
+    "input-feeding": ({"kind": "recurrent", "decoder": {"kind": "input-feeding"}}, 0),
+    "bottleneck": ({"kind": "recurrent", "attention": "none", "cell": "lstm"}, 0),
+}
+
+
+@pytest.mark.parametrize("name", CACHES)
+def test_a_cache_grows_by_what_it_holds_of_a_token(make, name: str) -> None:
+    table, wanted = CACHES[name]
+    translator = make({"kind": "transformer"} | table)
+    assert cache_bytes_per_token(translator) == wanted
+    state = started(translator)
+    before = state.remembered()
+    for _ in range(40):  # past the room that a cache keeps ready
+        _, state = translator.model.step(torch.tensor([BEGIN]), state)
+    assert state.remembered() - before == 40 * wanted
+
+
+def started(translator: Translator):
+    source = torch.tensor([[3, 4, 5, END]])
+    memory = translator.model.encode(source, torch.ones_like(source, dtype=torch.bool))
+    return translator.model.begin(memory)

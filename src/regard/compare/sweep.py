@@ -20,7 +20,10 @@ def finished(run: Run, split: str, beams: Sequence[int]) -> bool:
     path = run.folder / f"evaluation-{split}.json"
     if not path.is_file() or not (run.folder / "card.json").is_file():
         return False
-    have = {result["beam"] for result in json.loads(path.read_text("utf-8"))["results"]}
+    found = json.loads(path.read_text("utf-8"))
+    have = {result["beam"] for result in found["results"]}
+    if "cache_bytes_per_token" not in found:  # an earlier version's: measured again, not trained
+        return False
     return not changes(read_config(run.folder), run.config) and set(beams) <= have
 
 

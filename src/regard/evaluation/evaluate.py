@@ -5,9 +5,12 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
+import torch
+
 from regard.evaluation.likelihood import Likelihood, likelihoods, total
-from regard.evaluation.metrics import exact_match, quality
+from regard.evaluation.metrics import bleu_lower, exact_match, longest_fifth, quality
 from regard.text.batch import Encoded
+from regard.text.tokenizer import BEGIN, END
 from regard.translator import Translator
 
 Pairs = list[tuple[str, str]]
@@ -27,6 +30,7 @@ def evaluate(
         "perplexity": whole.perplexity,
         "bits_per_character": whole.bits_per_character(characters),
         "token_accuracy": whole.token_accuracy,
+        "cache_bytes_per_token": cache_bytes_per_token(translator),
         "sentences": len(pairs),
         # A language model is given nothing to translate: there is no output to compare.
         "results": [
@@ -51,9 +55,13 @@ def result(
     seconds = time.perf_counter() - started
     outputs = [translator.tokenizers.target.decode(best[0].ids) for best in found]
     references = [target for _, target in pairs]
+    longest = longest_fifth([source for source, _ in pairs])
     return {
         "beam": width,
         **quality(outputs, references),
+        "bleu_lower_longest": bleu_lower(
+            [outputs[r] for r in longest], [references[r] for r in longest]
+        ),
         "sentences": len(pairs),
         "seconds": seconds,
         "lengths": [
@@ -70,6 +78,19 @@ def result(
         ],
         "outputs": outputs,
     }
+
+
+@torch.inference_mode()
+def cache_bytes_per_token(translator: Translator) -> int:
+    """What one more token adds to the memory of a sentence's decoder: a second step is measured."""
+    model = translator.model
+    source = torch.tensor([[END]], device=translator.device)
+    state = model.begin(model.encode(source, torch.ones_like(source, dtype=torch.bool)))
+    sizes = []
+    for _ in range(2):
+        _, state = model.step(torch.full_like(source[0], BEGIN), state)
+        sizes.append(state.remembered())
+    return sizes[1] - sizes[0]
 
 
 def buckets(lengths: list[int], most: int = 6) -> list[tuple[int, int, list[int]]]:

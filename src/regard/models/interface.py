@@ -35,6 +35,17 @@ class Record:
         """A record that shares no memory with this one."""
         return self._map(lambda tensor: tensor.clone())
 
+    def remembered(self) -> int:
+        """Bytes of what it holds of the text: numbers, not the places and masks that go with them."""
+        sizes: list[int] = []
+
+        def count(tensor: Tensor) -> Tensor:
+            sizes.append(tensor.nbytes if tensor.is_floating_point() else 0)
+            return tensor
+
+        self._map(count)
+        return sum(sizes)
+
     def _map(self: R, change: Callable[[Tensor], Tensor]) -> R:
         return type(self)(**{f.name: apply(change, getattr(self, f.name)) for f in fields(self)})
 
