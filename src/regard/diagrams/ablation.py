@@ -6,15 +6,25 @@ from dataclasses import dataclass
 import numpy as np
 from jaxtyping import Float
 from matplotlib.axes import Axes
-from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.cm import ScalarMappable
 from matplotlib.colors import LinearSegmentedColormap, Normalize
 from matplotlib.figure import Figure
 
-from regard.diagrams.figures import GAP, HEADING, MARGIN, PAD, SMALL, TITLE, Canvas, dress
-from regard.diagrams.fonts import LINE, widths
-from regard.diagrams.layout import POINTS, lines
-from regard.diagrams.themes import Theme, named
+from regard.diagrams.canvas import (
+    GAP,
+    HEADING,
+    MARGIN,
+    PAD,
+    SMALL,
+    TITLE,
+    dress,
+    start,
+    text_height,
+    write,
+)
+from regard.diagrams.fonts import widths
+from regard.diagrams.layout import POINTS
+from regard.diagrams.themes import Theme
 
 UNIT = "nats a token"
 SLIDE = 12.8  # inches: no figure grows wider than a slide, where its cells can shrink
@@ -24,38 +34,10 @@ PITCH, BETWEEN, REACH = 0.32, 0.2, 5.6  # inches: from bar to bar, between group
 NEGLIGIBLE = 0.05  # of the largest rise: a fall so small needs no colours of its own
 
 
-def _text_height(size: float) -> float:
-    return size * LINE / POINTS
-
-
 def signed(value: float, places: int = 2) -> str:
     """+0.12, −0.03; and 0.00 has no sign."""
     text = f"{abs(value):.{places}f}"
     return text if float(text) == 0 else ("+" if value > 0 else "−") + text
-
-
-def _start(
-    width: float, body: float, title: str, note: str, theme: str
-) -> tuple[Figure, Canvas, Theme, float]:
-    """A figure with its title and a note on top, and where the rest begins."""
-    colours = named(theme)
-    titles = lines(title, TITLE, width - 2 * MARGIN)
-    notes = lines(note, SMALL, width - 2 * MARGIN)
-    above = len(titles) * _text_height(TITLE)
-    top = MARGIN + above + len(notes) * _text_height(SMALL) + 3 * PAD
-    figure = Figure(figsize=(width, top + body + MARGIN), dpi=100, facecolor=colours.paper)
-    FigureCanvasAgg(figure)
-    canvas = Canvas(figure, colours)
-    canvas.title(titles)
-    for number, line in enumerate(notes):
-        y = MARGIN + above + PAD / 2 + number * _text_height(SMALL)
-        _write(canvas, line, MARGIN, y, colours.dimmed, size=SMALL, va="top")
-    return figure, canvas, colours, top
-
-
-def _write(canvas: Canvas, text: str, x: float, y: float, colour: str, **style: object) -> None:
-    placed = canvas.figure.text(x / canvas.width, 1 - y / canvas.height, text, **style)  # type: ignore[arg-type]
-    dress(placed, colour)
 
 
 # --- heads ----------------------------------------------------------------------------------------
@@ -71,7 +53,7 @@ def head_map(
     """For each mechanism, how much the loss rises without each head: a row a layer, a column a head."""
     columns = sum(array.shape[1] for array in rises.values())
     deepest = max(array.shape[0] for array in rises.values())
-    left = MARGIN + 2 * _text_height(SMALL) + 2 * PAD
+    left = MARGIN + 2 * text_height(SMALL) + 2 * PAD
     between = 0.5
     fixed = left + between * (len(rises) - 1) + GAP + BAR + ROOM + MARGIN
     cell = min(0.86, (SLIDE - fixed) / columns, 6.0 / deepest)
@@ -82,10 +64,10 @@ def head_map(
     }
     titled = widths([title], TITLE, bold=True)[0] / POINTS + 2 * MARGIN + PAD
     width = max(titled, fixed + sum(spans.values()))
-    heading = _text_height(HEADING) + PAD
-    foot = 2 * _text_height(SMALL) + PAD
+    heading = text_height(HEADING) + PAD
+    foot = 2 * text_height(SMALL) + PAD
     room = max(deepest * cell, 1.3)
-    figure, canvas, colours, top = _start(width, heading + room + foot, title, note, theme)
+    figure, canvas, colours, top = start(width, heading + room + foot, title, note, theme)
     colour = _colour(np.concatenate([a.ravel() for a in rises.values()]), colours)
     x = left
     for number, (name, array) in enumerate(rises.items()):
@@ -94,7 +76,7 @@ def head_map(
         _cells(axis, array, colour, cell, colours)
         _numbers(axis, array.shape, cell, colours, first=number == 0)
         y = top + heading - PAD
-        _write(canvas, name, x, y, colours.text, size=HEADING, weight="bold", va="bottom")
+        write(canvas, name, x, y, colours.text, size=HEADING, weight="bold", va="bottom")
         x += spans[name] + between
     bar = canvas.axes(x - between + GAP * 1.5, top + heading, BAR, room)
     _scale(bar, colour, colours)
@@ -210,11 +192,11 @@ def bars(
     headed = MARGIN + max(widths(list(groups), HEADING, bold=True)) / POINTS
     titled = MARGIN + widths([title], TITLE, bold=True)[0] / POINTS + PAD
     width = max(left + max(REACH, *ends), headed, titled) + MARGIN
-    heading, foot = _text_height(HEADING) + PAD / 2, 2 * _text_height(SMALL) + PAD
+    heading, foot = text_height(HEADING) + PAD / 2, 2 * text_height(SMALL) + PAD
     body = sum(heading + len(group) * PITCH + BETWEEN for group in groups.values()) - BETWEEN
-    _, canvas, colours, y = _start(width, body + foot, title, note, theme)
+    _, canvas, colours, y = start(width, body + foot, title, note, theme)
     for number, (name, group) in enumerate(groups.items(), start=1):
-        _write(canvas, name, MARGIN, y, colours.text, size=HEADING, weight="bold", va="top")
+        write(canvas, name, MARGIN, y, colours.text, size=HEADING, weight="bold", va="top")
         axis = canvas.axes(left, y + heading, REACH, len(group) * PITCH)
         axis.set(xlim=(low, high), ylim=(len(group), 0))
         _bars(axis, group, PAD * inch, colours)

@@ -13,10 +13,10 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.cm import ScalarMappable
 from matplotlib.colors import LinearSegmentedColormap, Normalize
 from matplotlib.figure import Figure
-from matplotlib.text import Text
 
 from regard.diagrams.arrays import checked, scale
-from regard.diagrams.fonts import LINE, families
+from regard.diagrams.canvas import GAP, HEADING, MARGIN, PAD, SMALL, TITLE, Canvas, dress
+from regard.diagrams.fonts import LINE
 from regard.diagrams.layout import POINTS, Axis, Limits, axes, lines
 from regard.diagrams.themes import Theme, named
 from regard.diagrams.tokens import label, labels
@@ -24,8 +24,6 @@ from regard.diagrams.tokens import label, labels
 ONE = Limits(
     cell=0.36, large_cell=0.62, panel=(10.0, 8.0), least=1.4, font=(6.5, 13.0), thin_out=True
 )
-TITLE, HEADING, SMALL = 15.0, 11.0, 10.0  # font sizes
-MARGIN, GAP, PAD = 0.3, 0.16, 0.09  # inches: around everything, between panels, beside labels
 BAR, BAR_ROOM = 0.14, 0.82  # inches: the colour bar, and with its ticks and label
 LEAST_BAR, MOST_BAR = 1.5, 3.6
 LEAST_WIDTH = 3.4
@@ -116,51 +114,6 @@ def _many(depth: int, heads: int) -> Limits:
     return Limits(
         cell=0.26, large_cell=0.4, panel=side, least=least, font=(5.5, 10.0), thin_out=False
     )
-
-
-class Canvas:
-    """A figure addressed in inches from its top left corner."""
-
-    def __init__(self, figure: Figure, colours: Theme) -> None:
-        self.figure = figure
-        self.colours = colours
-        self.width, self.height = figure.get_size_inches()
-
-    def axes(self, x: float, y: float, width: float, height: float) -> Axes:
-        bottom = 1 - (y + height) / self.height
-        box = (x / self.width, bottom, width / self.width, height / self.height)
-        axis = self.figure.add_axes(box)
-        axis.set_facecolor(self.colours.paper)
-        for spine in axis.spines.values():
-            spine.set_visible(False)
-        return axis
-
-    def heading(self, text: str, x: float, y: float, *, upwards: bool = False) -> None:
-        self._text(
-            text,
-            x,
-            y,
-            size=HEADING,
-            rotation=90 if upwards else 0,
-            ha="left" if upwards else "center",
-            va="center" if upwards else "bottom",
-        )
-
-    def title(self, texts: Sequence[str]) -> None:
-        for number, text in enumerate(texts):
-            y = MARGIN + number * TITLE * LINE / POINTS
-            self._text(text, MARGIN, y, size=TITLE, weight="bold", ha="left", va="top")
-
-    def _text(self, text: str, x: float, y: float, **style: Any) -> None:
-        text_artist = self.figure.text(x / self.width, 1 - y / self.height, text, **style)
-        dress(text_artist, self.colours.text)
-
-
-def dress(text: Text, colour: str) -> None:
-    text.set_color(colour)
-    text.set_fontfamily(families())
-    text.set_parse_math(False)  # a token may hold $, _ or a backslash
-    text.set_usetex(False)
 
 
 def _colour(weights: Float[np.ndarray, "..."], colours: Theme) -> ScalarMappable:
