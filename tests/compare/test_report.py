@@ -4,18 +4,20 @@ import csv
 import json
 import re
 import shutil
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from regard.compare import write_report
+from regard.compare import Run, write_report
+from regard.compare.columns import COLUMNS, TIMED, USUAL, chosen
 from regard.compare.curves import read_curve
-from regard.compare.report import COLUMNS, comma_separated, latex
 from regard.compare.statistics import Summary
+from regard.compare.tables import comma_separated, latex, shown
 from regard.errors import UserError
 
-FILES = {"results.json", "table.md", "table.csv", "table.tex", "curves.png"}
+FILES = {"results.json", "table.md", "table.csv", "table.tex", "curves.png", "outputs.md"}
 
 
 @pytest.fixture(scope="module")
@@ -61,36 +63,139 @@ def test_the_first_is_what_the_others_are_measured_against(results):
     assert results["failed"] == []
 
 
-def test_the_tables_hold_the_same_cells(out):
+def cells(table: str) -> list[list[str]]:
+    """The cells of a Markdown table, its headings first."""
+    lines = [line for line in table.splitlines() if line.startswith("| ")]
+    return [[cell.strip() for cell in line[1:-1].split("|")] for line in lines]
+
+
+def test_the_table_for_people(out):
+    heads, *rows = cells((out / "table.md").read_text("utf-8"))
+    assert heads == ["system", *(COLUMNS[name].head for name in USUAL)]
+    assert [row[0] for row in rows] == ["cell gru", "cell rnn"]
+    row = dict(zip(USUAL, rows[0][1:], strict=True))
+    assert row["p"] == ""  # the first is not compared with itself
+    assert re.fullmatch(r"± \d+\.\d{3}", row["interval"])
+    assert re.fullmatch(r"\d,\d{3}", row["parameters"])
+
+
+def test_the_table_for_programs(out, results):
+    """Every column, by its name, as plain numbers."""
     with (out / "table.csv").open(newline="", encoding="utf-8") as file:
-        heads, *rows = csv.reader(file)
-    assert heads == [head for _, head in COLUMNS]
-    assert [len(row) for row in rows] == [len(heads)] * 2
-    markdown = (out / "table.md").read_text("utf-8").splitlines()
-    cells = [[cell.strip() for cell in line.strip("|").split("|")] for line in markdown[:4]]
-    assert cells[0] == heads
-    assert cells[2:] == rows
-    assert rows[0][0] == "cell gru"
-    assert rows[0][4] == ""  # no p for the first
-    assert re.fullmatch(r"± \d+\.\d{3}", rows[1][3])
+        rows = list(csv.DictReader(file))
+    assert list(rows[0]) == ["system", *COLUMNS]
+    for row, system in zip(rows, results["systems"], strict=True):
+        assert row.pop("system") == system["system"]
+        assert row.pop("speed") == ""  # nobody asked for it
+        known = {name: COLUMNS[name].value(system) for name in row}
+        assert {name: float(cell) if cell else None for name, cell in row.items()} == known
+    assert rows[0]["p"] == ""
+    assert all(rows[1].values())
+    assert rows[1]["cache"] == "0.0"  # a recurrent model keeps nothing of each token
+
+
+def test_the_figures_a_table_leaves_out(done, results):
+    for system in results["systems"]:
+        mine = [run for run in done if run.system.label == system["system"]]
+        found = [json.loads((run.folder / "evaluation-test.json").read_text()) for run in mine]
+        longest = Summary.of([one["results"][0]["bleu_lower_longest"] for one in found])
+        assert system["summary"]["bleu_lower_longest"] == vars(longest)
+        bits = [run["bits_per_character"] for run in system["runs"]]
+        assert bits == [one["bits_per_character"] for one in found]
+        assert system["summary"]["bits_per_character"]["mean"] == pytest.approx(sum(bits) / 2)
+
+
+def test_chosen_columns_and_what_is_said_under_them(done, tmp_path):
+    names = ("longest", "cache", "speed", "training_seconds")
+    speeds = {"cell gru": 1234.5, "cell rnn": 66.6}
+    table = write_report(
+        done, "test", "x", [], tmp_path, columns=names, speeds=speeds, jobs=7, theme="dark"
+    )
+    heads, *rows = cells(table)
+    assert heads[1:] == ["longest fifth", "cache bytes/token", "sentences/s", "training s"]
+    assert [row[3] for row in rows] == ["1,234", "67"]
+    assert "longest source, in characters" in table
+    assert "one more token adds" in table
+    assert "one system at a time in turn, best of 3" in table
+    assert "up to 7 runs shared the device" in table
+    assert "paired bootstrap" not in table
+    plain = write_report(done, "test", "x", [], tmp_path, columns=["p"], jobs=7)
+    assert "paired bootstrap against cell gru" in plain
+    assert "shared the device" not in plain  # no time is shown
+    assert "2 seeds; test split, greedy;" in plain
+    tex = (tmp_path / "table.tex").read_text()
+    assert tex.startswith(r"\begin{tabular}{lr}")
+    assert set(TIMED) <= set(COLUMNS)
+
+
+def test_the_table_says_which_beam_it_shows(done, tmp_path):
+    runs = copies(done, tmp_path)
+    for run in runs:
+        edit(run, lambda found: found["results"][0].update(beam=5))
+    assert "test split, beam 5;" in write_report(runs, "test", "x", [], tmp_path / "out")
+
+
+def copies(runs: list[Run], folder: Path) -> list[Run]:
+    made = [replace(run, folder=folder / str(number)) for number, run in enumerate(runs)]
+    for old, new in zip(runs, made, strict=True):
+        shutil.copytree(old.folder, new.folder)
+    return made
+
+
+def edit(run: Run, change: Callable[[dict], object]) -> None:
+    file = run.folder / "evaluation-test.json"
+    found = json.loads(file.read_text())
+    change(found)
+    file.write_text(json.dumps(found))
+
+
+def test_a_file_of_an_earlier_version_leaves_cells_empty(done, tmp_path):
+    runs = copies(done, tmp_path)
+    edit(runs[0], lambda found: found.pop("cache_bytes_per_token"))
+    edit(runs[2], lambda found: found["results"][0].pop("bleu_lower_longest"))
+    table = write_report(
+        runs, "test", "x", [], tmp_path / "out", columns=["bleu", "cache", "longest"]
+    )
+    _, first, second = cells(table)
+    assert (first[2], second[2], second[3]) == ("", "0", "")
+    assert first[1] and first[3] and second[1]  # noqa: PT018
+
+
+WRONG = {
+    "bleu_lower,longes": r'no column "longes"\. Did you mean "longest"\? Columns: bleu_lower, variance',
+    "": 'no column ""',
+    "p,p": '"p,p" names a column twice',
+}
+
+
+@pytest.mark.parametrize("text", WRONG)
+def test_a_column_that_is_not_there(text):
+    with pytest.raises(UserError, match=WRONG[text]):
+        chosen(text)
+    assert chosen(" p, longest ") == ("p", "longest")
 
 
 def test_the_latex_is_balanced_and_escaped(out):
     text = (out / "table.tex").read_text("utf-8")
-    assert text.startswith(r"\begin{tabular}{l" + "r" * (len(COLUMNS) - 1) + "}")
+    assert text.startswith(r"\begin{tabular}{l" + "r" * len(USUAL) + "}")
     assert text.rstrip().endswith(r"\end{tabular}")
     assert text.count("{") == text.count("}")
     body = [line for line in text.splitlines() if line.endswith(r"\\")]
     assert len(body) == 3
-    assert all(len(re.findall(r"(?<!\\)&", line)) == len(COLUMNS) - 1 for line in body)
+    assert all(len(re.findall(r"(?<!\\)&", line)) == len(USUAL) for line in body)
     assert not re.search(r"(?<!\\)[%#_]", text)
     assert r"$\pm$ " in text
 
 
 def test_odd_names_are_escaped():
-    text = latex(["a", "b"], [["x_1 & 50%", "#{$}"]])
+    text = latex([["a", "b"], ["x_1 & 50%", "#{$}"]])
     assert r"x\_1 \& 50\% & \#\{\$\} \\" in text
-    assert list(csv.reader(comma_separated(["a"], [['x,"y"']]).splitlines())) == [["a"], ['x,"y"']]
+    [heads, row] = csv.reader(comma_separated([{"system": 'x,"y"'}]).splitlines())
+    assert (heads[0], row[0]) == ("system", 'x,"y"')
+    assert shown([{"system": "x", "p": 0.25}], ["p", "bleu"]) == [
+        ["system", "p", "BLEU"],
+        ["x", "0.250", ""],
+    ]
 
 
 def test_a_run_that_failed_is_left_out_and_told(done, tmp_path):
@@ -117,14 +222,23 @@ def test_nothing_at_all_is_an_error(done, tmp_path):
         write_report(runs, "test", "x", ["it was the rate"], tmp_path / "out")
 
 
-def test_other_data_has_no_paired_test(done, tmp_path):
-    other = done[2].config.model_copy(
-        update={"data": done[2].config.data.model_copy(update={"max_characters": 1999})}
-    )
-    runs = [*done[:2], *(replace(run, config=other) for run in done[2:])]
-    write_report(runs, "test", "x", [], tmp_path / "out")
-    systems = json.loads((tmp_path / "out" / "results.json").read_text())["systems"]
-    assert systems[1]["p"] is None
+def elsewhere(done: list[Run], text: str, folder: Path) -> list[Run]:
+    """The same runs, but the second system says that its test data is this."""
+    file = folder / "other.tsv"
+    file.write_text(text, "utf-8")
+    data = done[2].config.data.model_copy(update={"test": str(file)})
+    other = done[2].config.model_copy(update={"data": data})
+    return [*done[:2], *(replace(run, config=other) for run in done[2:])]
+
+
+def test_other_sentences_have_no_paired_test(done, tmp_path):
+    """But the same ones do, whatever else the data is."""
+    same = Path(done[2].config.data.test).read_text("utf-8")
+    for text, paired in ((same, True), (same.replace("\t", "x\t", 1), False)):
+        write_report(elsewhere(done, text, tmp_path), "test", "x", [], tmp_path / "out")
+        systems = json.loads((tmp_path / "out" / "results.json").read_text())["systems"]
+        assert (systems[1]["p"] is not None) == paired
+        assert ("cell rnn" in (tmp_path / "out" / "outputs.md").read_text()) == paired
 
 
 def test_a_curve_is_what_validation_said(done, tmp_path):

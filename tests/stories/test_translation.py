@@ -281,14 +281,21 @@ def test_compare(regard, tmp_path, checksums):
     # Without the one that fails, everything is there: nothing runs, and all is well.
     words[3] = "training.rate=1e-3"
     before = checksums(tmp_path / "out" / "runs")
-    said = regard(*words)
+    said = regard(*words, "--columns", "bleu_lower,cache,speed")
     assert (said.code, said.err) == (0, "")
     assert "1 runs, 1 there already, 1 at a time" in said.out
+    assert "| system | BLEU lower | cache bytes/token | sentences/s |" in said.out
+    assert re.search(r"\| [\d,]+ \| [\d,]*[1-9][\d,]* \|\n\n1 seed; test split, greedy", said.out)
+    assert "# Outputs side by side" in (tmp_path / "out" / "outputs.md").read_text("utf-8")
     assert checksums(tmp_path / "out" / "runs") == before
 
 
 COMPARE = {
     "jobs": (["--jobs", "0"], "--jobs is 1 or more, not 0"),
+    "column": (
+        ["--columns", "p,sped"],
+        'no column "sped". Did you mean "speed"? Columns: bleu_lower',
+    ),
     "value": (["--vary", "training.rate=1,fast"], 'training.rate: got "fast"'),
 }
 

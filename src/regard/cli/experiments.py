@@ -3,7 +3,7 @@
 import shlex
 import sys
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import typer
 from rich.table import Table
@@ -37,6 +37,16 @@ def compare(
     beam: Annotated[
         str, typer.Option(help="Beam widths, as in 1,5; the first is in the table.")
     ] = "1",
+    columns: Annotated[
+        str | None,
+        typer.Option(
+            metavar="A,B,C",
+            help="Columns of the table, as in bleu_lower,longest,cache,speed; a wrong one is told all "
+            "there are. table.csv has every one; speed is measured only if asked for.",
+            show_default=False,
+        ),
+    ] = None,
+    theme: Annotated[Literal["light", "dark"], typer.Option(help="Of the pictures.")] = "light",
     jobs: Annotated[int, typer.Option(help="How many runs at once.")] = 1,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would run.")] = False,
     device: Device = "auto",
@@ -47,7 +57,11 @@ def compare(
         raise UserError(f"--jobs is 1 or more, not {jobs}")
 
     from regard.compare import plan, sweep, write_report
+    from regard.compare.columns import USUAL, chosen
+    from regard.compare.speed import sentences_per_second
     from regard.compare.sweep import finished
+
+    shown = chosen(columns) if columns else USUAL
 
     runs = plan(names, vary or [], settings or [], seeds, kept or to / "runs")
     if dry_run:
@@ -56,8 +70,23 @@ def compare(
             typer.echo(f"{state}\t{run.system.label}, seed {run.seed}\t{run.folder}")
         return
     failed = sweep(runs, split, widths, pick(device), jobs, typer.echo)
-    typer.echo(write_report(runs, split, command_line(), failed, to))
-    typer.echo(f"written: {to}/table.md, table.csv, table.tex, curves.png, results.json")
+    speeds = sentences_per_second(runs, split, pick(device)) if "speed" in shown else {}
+    typer.echo(
+        write_report(
+            runs,
+            split,
+            command_line(),
+            failed,
+            to,
+            columns=shown,
+            speeds=speeds,
+            jobs=jobs,
+            theme=theme,
+        )
+    )
+    pictures = "curves.png, quality.png" if (to / "quality.png").is_file() else "curves.png"
+    told = f"table.md, table.csv, table.tex, outputs.md, {pictures}, results.json"
+    typer.echo(f"written to {to}: {told}")
     if failed:
         raise typer.Exit(1)
 

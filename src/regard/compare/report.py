@@ -1,38 +1,35 @@
-"""What a comparison leaves: results.json, table.md, table.csv, table.tex, curves.png."""
+"""What a comparison leaves: results.json, three tables, pictures, and a page of outputs."""
 
-import csv
-import io
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from regard import files
+from regard.compare.columns import COLUMNS, TIMED, USUAL
 from regard.compare.curves import draw_curves
+from regard.compare.outputs import side_by_side
 from regard.compare.plan import Run
+from regard.compare.quality import draw_quality
+from regard.compare.speed import ROUNDS
 from regard.compare.statistics import Summary, paired_p
+from regard.compare.tables import comma_separated, latex, markdown, shown
 from regard.errors import UserError
 from regard.text import corpus
 
-COLUMNS = (
-    ("system", "system"),
-    ("bleu_lower", "BLEU lower"),
-    ("variance", "variance"),
-    ("interval", "95 % CI"),
-    ("p", "p"),
-    ("chrf", "chrF"),
-    ("val_loss", "validation loss"),
-    ("val_loss_variance", "variance"),
-    ("perplexity", "perplexity"),
-    ("parameters", "parameters"),
-    ("training_seconds", "training s"),
-    ("tokens_per_second", "tokens/s"),
-)
-
 
 def write_report(
-    runs: Sequence[Run], split: str, command: str, failed: Sequence[str], out: Path
+    runs: Sequence[Run],
+    split: str,
+    command: str,
+    failed: Sequence[str],
+    out: Path,
+    *,
+    columns: Sequence[str] = USUAL,
+    speeds: Mapping[str, float] | None = None,
+    jobs: int = 1,
+    theme: str = "light",
 ) -> str:
     """Write everything to `out`; the Markdown table. A run that failed is left out and told."""
     systems: dict[str, list[Run]] = {}
@@ -41,37 +38,49 @@ def write_report(
             systems.setdefault(run.system.label, []).append(run)
     if not systems:
         raise UserError(f"no run came to an end, so there is no table: {failed[0]}")
-    runs = [run for mine in systems.values() for run in mine]
-    references = [target for _, target in corpus.load(runs[0].config.data)[split]]
     results = [collect(label, mine, split) for label, mine in systems.items()]
-    for result in results[1:]:
-        if len(result["outputs"]) == len(results[0]["outputs"]) and same_data(runs):
-            result["p"] = paired_p(results[0]["outputs"], result["outputs"], references)
-    first = json.loads((runs[0].folder / "card.json").read_text("utf-8"))
-    notes = {
+    baseline, (pairs, alike) = results[0], same_sentences(systems, split)
+    references = [target for _, target in pairs]
+    for result in results:
+        result["sentences_per_second"] = (speeds or {}).get(result["system"])
+        paired = len(result["outputs"]) == len(baseline["outputs"])
+        if result is not baseline and paired and result["system"] in alike:
+            result["p"] = paired_p(baseline["outputs"], result["outputs"], references)
+    card = json.loads((systems[baseline["system"]][0].folder / "card.json").read_text("utf-8"))
+    facts = {
         "command": command,
         "split": split,
-        "device": first["device"],
-        "versions": first["versions"],
-        "baseline": results[0]["system"],
-        "signature": results[0]["signature"],
+        "device": card["device"],
+        "versions": card["versions"],
+        "baseline": baseline["system"],
+        "signature": baseline["signature"],
+        "jobs": jobs,
         "failed": list(failed),
     }
-    rows = [[shown(result, key) for key, _ in COLUMNS] for result in results]
-    heads = [head for _, head in COLUMNS]
-    table = markdown(heads, rows, notes, len(systems[results[0]["system"]]))
+    rows = shown(results, columns)
+    table = markdown(rows, notes(facts, baseline, columns), command, failed)
+    said = {r["system"]: r.pop("outputs")[0] for r in results}
     files.write(out / "table.md", table)
-    files.write(out / "table.csv", comma_separated(heads, rows))
-    files.write(out / "table.tex", latex(heads, rows))
-    for result in results:
-        del result["outputs"]
-    files.write(out / "results.json", json.dumps({**notes, "systems": results}, indent=1) + "\n")
-    draw_curves({label: [run.folder for run in mine] for label, mine in systems.items()}, out)
+    files.write(out / "table.tex", latex(rows))
+    files.write(out / "table.csv", comma_separated(results))
+    page = side_by_side(pairs, {label: said[label] for label in alike}, split)
+    files.write(out / "outputs.md", page)
+    files.write(out / "results.json", json.dumps({**facts, "systems": results}, indent=1) + "\n")
+    draw_curves(
+        {label: [run.folder for run in mine] for label, mine in systems.items()}, out, theme
+    )
+    draw_quality([run.system for run in runs], results, out, theme)
     return table
 
 
-def same_data(runs: Sequence[Run]) -> bool:
-    return all(run.config.data == runs[0].config.data for run in runs)
+def same_sentences(
+    systems: Mapping[str, Sequence[Run]], split: str
+) -> tuple[list[tuple[str, str]], list[str]]:
+    """The first system's sentences, and which systems were measured on the same ones."""
+    data = {label: mine[0].config.data for label, mine in systems.items()}
+    pairs = {table: corpus.load(table)[split] for table in set(data.values())}
+    first = pairs[next(iter(data.values()))]
+    return first, [label for label, table in data.items() if pairs[table] == first]
 
 
 def collect(label: str, runs: Sequence[Run], split: str) -> dict[str, Any]:
@@ -79,89 +88,55 @@ def collect(label: str, runs: Sequence[Run], split: str) -> dict[str, Any]:
     cards = [json.loads((run.folder / "card.json").read_text("utf-8")) for run in runs]
     files_ = [run.folder / f"evaluation-{split}.json" for run in runs]
     found = [json.loads(file.read_text("utf-8")) for file in files_]
-    greedy = [evaluation["results"][0] for evaluation in found]
+    first = [evaluation["results"][0] for evaluation in found]
+    figures = {
+        **summaries(first, "bleu_lower", "bleu_lower_longest", "bleu", "chrf", "exact_match"),
+        **summaries(found, "perplexity", "bits_per_character", "cache_bytes_per_token"),
+        **summaries(
+            [card["figures"] for card in cards],
+            *("val_loss", "parameters", "training_seconds", "tokens_per_second"),
+        ),
+    }
     return {
         "system": label,
-        "summary": {
-            "bleu_lower": asdict(Summary.of([r["bleu_lower"] for r in greedy])),
-            "bleu": asdict(Summary.of([r["bleu"] for r in greedy])),
-            "chrf": asdict(Summary.of([r["chrf"] for r in greedy])),
-            "exact_match": asdict(Summary.of([r["exact_match"] for r in greedy])),
-            "val_loss": asdict(Summary.of([c["figures"]["val_loss"] for c in cards])),
-            "perplexity": asdict(Summary.of([e["perplexity"] for e in found])),
-            **{
-                name: asdict(Summary.of([c["figures"][name] for c in cards]))
-                for name in ("parameters", "training_seconds", "tokens_per_second")
-            },
-        },
+        "summary": figures,
         "p": None,
-        "signature": greedy[0]["signatures"]["bleu_lower"],
+        "beam": first[0]["beam"],
+        "signature": first[0]["signatures"]["bleu_lower"],
         "runs": [
             {
                 "seed": run.seed,
                 "figures": card["figures"],
-                "results": [
-                    {
-                        key: value
-                        for key, value in result.items()
-                        if key not in ("outputs", "lengths")
-                    }
-                    for result in evaluation["results"]
-                ],
+                **without(evaluation, "split", "results"),
+                "results": [without(r, "outputs", "lengths") for r in evaluation["results"]],
             }
             for run, card, evaluation in zip(runs, cards, found, strict=True)
         ],
-        "outputs": [result["outputs"] for result in greedy],
+        "outputs": [result["outputs"] for result in first],
     }
 
 
-def shown(result: dict[str, Any], key: str) -> str:
-    """One cell of the table."""
-    summary = result["summary"]
-    match key:
-        case "system":
-            return result["system"]
-        case "p":
-            return "" if result["p"] is None else f"{result['p']:.3f}"
-        case "variance" | "interval":
-            value = summary["bleu_lower"][key]
-            sign = "± " if key == "interval" else ""
-            return "" if value is None else f"{sign}{value:.3f}"
-        case "val_loss_variance":
-            value = summary["val_loss"]["variance"]
-            return "" if value is None else f"{value:.5f}"
-        case "parameters" | "tokens_per_second" | "training_seconds":
-            return f"{summary[key]['mean']:,.0f}"
-        case "val_loss" | "perplexity":
-            return f"{summary[key]['mean']:.3f}"
-        case _:
-            return f"{summary[key]['mean']:.2f}"
+def summaries(records: Sequence[dict[str, Any]], *names: str) -> dict[str, Any]:
+    """Of each figure; None where a file of an earlier version lacks it."""
+    known = [name for name in names if all(name in record for record in records)]
+    found = {name: asdict(Summary.of([record[name] for record in records])) for name in known}
+    return dict.fromkeys(names) | found
 
 
-def markdown(
-    heads: Sequence[str], rows: Sequence[Sequence[str]], notes: dict[str, Any], seeds: int
-) -> str:
-    lines = ["| " + " | ".join(row) + " |" for row in [heads, *rows]]
-    lines.insert(1, "|---" + "|---:" * (len(heads) - 1) + "|")
-    told = (
-        f"\n{seeds} seeds; {notes['split']} split, greedy; sacreBLEU `{notes['signature']}`; "
-        f"p: paired bootstrap against {notes['baseline']}, the largest over seeds; "
-        f"{notes['device']}, PyTorch {notes['versions']['torch']}.\n\n    {notes['command']}\n"
-    )
-    told += "".join(f"\nFailed: {line}\n" for line in notes["failed"])
-    return "\n".join(lines) + "\n" + told
+def without(record: dict[str, Any], *names: str) -> dict[str, Any]:
+    return {key: value for key, value in record.items() if key not in names}
 
 
-def comma_separated(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    text = io.StringIO()
-    csv.writer(text).writerows([heads, *rows])
-    return text.getvalue()
-
-
-def latex(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """A booktabs table."""
-    escape = str.maketrans({sign: f"\\{sign}" for sign in "%_&#${}"} | {"±": r"$\pm$"})
-    body = [" & ".join(cell.translate(escape) for cell in row) + r" \\" for row in [heads, *rows]]
-    columns = "l" + "r" * (len(heads) - 1)
-    top = [rf"\begin{{tabular}}{{{columns}}}", r"\toprule", body[0], r"\midrule"]
-    return "\n".join([*top, *body[1:], r"\bottomrule", r"\end{tabular}"]) + "\n"
+def notes(facts: dict[str, Any], baseline: dict[str, Any], columns: Sequence[str]) -> list[str]:
+    """What a reader of the table should know."""
+    seeds, width, jobs = len(baseline["runs"]), baseline["beam"], facts["jobs"]
+    told = [
+        "1 seed" if seeds == 1 else f"{seeds} seeds",
+        f"{facts['split']} split, {'greedy' if width == 1 else f'beam {width}'}",
+        f"sacreBLEU `{facts['signature']}`",
+    ]
+    words = {"baseline": facts["baseline"], "rounds": ROUNDS}
+    told += [COLUMNS[name].note.format(**words) for name in columns if COLUMNS[name].note]
+    if jobs > 1 and set(columns) & set(TIMED):
+        told.append(f"up to {jobs} runs shared the device, so times of training do not compare")
+    return [*told, f"{facts['device']}, PyTorch {facts['versions']['torch']}"]

@@ -1,0 +1,36 @@
+"""How fast each system of a comparison translates, with the device to itself."""
+
+import time
+from collections.abc import Sequence
+
+from regard.compare.plan import Run
+from regard.text import corpus
+from regard.text.batch import Encoded
+from regard.translator import load
+
+ROUNDS = 3
+
+
+def sentences_per_second(runs: Sequence[Run], split: str, device: str) -> dict[str, float]:
+    """Of greedy search, by system: its first run, one system at a time, the best of some rounds.
+
+    The rounds go from system to system, so that a machine that slows down slows all of them down.
+    """
+    first: dict[str, Run] = {}
+    for run in runs:
+        if (run.folder / f"evaluation-{split}.json").is_file():
+            first.setdefault(run.system.label, run)
+    translators = {label: load(run.folder, device) for label, run in first.items()}
+    pairs = {data: corpus.load(data)[split] for data in {run.config.data for run in first.values()}}
+    encoded = {
+        label: Encoded.of(pairs[run.config.data], translators[label].tokenizers)
+        for label, run in first.items()
+    }
+    best = dict.fromkeys(first, 0.0)
+    for _ in range(ROUNDS):
+        for label, translator in translators.items():
+            started = time.perf_counter()
+            translator.search(encoded[label])
+            seconds = time.perf_counter() - started
+            best[label] = max(best[label], len(encoded[label]) / seconds)
+    return best
