@@ -1,6 +1,7 @@
 """Every choice: that it exists, that it can be set, and what is said when it cannot."""
 
 import re
+import tomllib
 from itertools import permutations
 from typing import get_args
 
@@ -330,6 +331,16 @@ DECODER_ONLY = {"kind": "decoder-only", "width": 7, "mixer": "state-space"}
         (DECODER_ONLY | {"width": 8, "position": "rotary"}, 'the position "rotary" speaks in self'),
         (DECODER_ONLY | {"kind": "transformer"}, "a width of 7 does not divide into 4 heads"),
         (DECODER_ONLY | {"mixer": "mamba"}, "choose attention, state-space."),
+        (
+            DECODER_ONLY | {"attention": {"heads": 7}},
+            "model: the mixer is a state space and there is nothing else to look at, so nothing would "
+            "attend: leave model.attention out",
+        ),
+        (DECODER_ONLY | {"attention": "latent"}, "leave model.attention out"),
+        (
+            DECODER_ONLY | {"kind": "transformer", "attention": {"heads": 7, "window": 3}},
+            "attention.window narrows self-attention, and the mixer is a state space",
+        ),
         ({"kind": "transformer", "norm_at": "first"}, 'norm_at: got "first"; choose before, after'),
         ({"kind": "transformer", "activation": "selu"}, "choose relu, gelu, swiglu."),
     ],
@@ -340,6 +351,14 @@ def test_stacks_that_cannot_be_built_are_refused(model, message):
     assert (
         presets.check({"model": DECODER_ONLY}, "no heads, so none that must fit").model.width == 7
     )
+
+
+def test_a_state_space_with_every_default_written_out_is_read_again():
+    """As a run's own config is."""
+    made = presets.check({"model": DECODER_ONLY}, "mine.toml")
+    assert presets.check(tomllib.loads(made.to_toml()), "saved") == made
+    both = DECODER_ONLY | {"kind": "transformer", "attention": {"heads": 7}}
+    assert presets.check({"model": both}, "mine.toml").model.attention.heads == 7
 
 
 def test_a_factor_without_a_scaling_is_the_baseline_of_a_comparison():

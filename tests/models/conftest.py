@@ -40,6 +40,8 @@ LATENT = {"kind": "latent", "latent": 7, "rope": 2}
 def decoder_only(**changes: Any) -> dict[str, Any]:
     table = transformer(**changes)
     del table["encoder"]
+    if "mixer" in changes:  # a state space: what it has not, its table may not name
+        del table["attention"]
     return table | {"kind": "decoder-only"}
 
 

@@ -129,6 +129,21 @@ class Stack(Table):
         return self
 
     @model_validator(mode="after")
+    def _attention_is_there(self) -> "Stack":
+        """What nothing would look at is refused; a saved config names every default, so these pass."""
+        space = isinstance(self.mixer, StateSpaceMixer)
+        if not self.attends and self.attention != MultiHead():
+            raise ValueError(
+                "the mixer is a state space and there is nothing else to look at, so nothing would "
+                "attend: leave model.attention out, or choose the mixer attention"
+            )
+        if space and self.attention.window is not None:
+            raise ValueError(
+                "attention.window narrows self-attention, and the mixer is a state space: leave it out"
+            )
+        return self
+
+    @model_validator(mode="after")
     def _layers_fit(self) -> "Stack":
         if isinstance(self.position, Interleaved) and self.position.every > self.deepest:
             raise ValueError(
