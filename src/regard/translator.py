@@ -176,13 +176,13 @@ class Translator:
         if sampling is not None and beam_width > 1:
             raise UserError("choose one: a beam, or sampling")
         found: dict[int, list[Hypothesis]] = {}
-        limits, power = self.config.search, self.config.search.length_power
+        power = self.config.search.length_power
+        self.refuse_too_long(encoded)
         with torch.inference_mode():
-            for rows in batches(encoded, max(1, batch_tokens // beam_width)):
+            for rows in batches(self.model, encoded, max(1, batch_tokens // beam_width)):
                 source, mask = self._padded(encoded.source, rows)
-                longest = (limits.max_ratio * mask.sum(1) + limits.max_extra).long().clamp(min=1)
-                if self.config.language_model:  # no source says how long a text should be
-                    longest = torch.full_like(longest, self.tokenizers.max_tokens)
+                limits = [self.limit(len(encoded.source[row])) for row in rows]
+                longest = torch.tensor(limits, device=self.device)
                 memory = self.model.encode(source, mask)
                 if sampling is not None:
                     outputs = sampling.draw(self.model, memory, longest, rows, nbest)
@@ -192,6 +192,26 @@ class Translator:
                     outputs = beam(self.model, memory, longest, beam_width, nbest, power)
                 found.update(zip(rows, outputs, strict=True))
         return [found[row] for row in range(len(encoded))]
+
+    def limit(self, source: int) -> int:
+        """How long an output may be, in tokens, behind so long a source."""
+        wanted = max(1, int(self.config.search.max_ratio * source + self.config.search.max_extra))
+        if self.config.language_model:  # no source says how long a text should be
+            wanted = self.tokenizers.max_tokens
+        room = self.model.room(source)
+        return wanted if room is None else min(wanted, room)
+
+    def refuse_too_long(self, encoded: Encoded) -> None:
+        """What the model has no places for is told before anything is read."""
+        for number, (target, source) in enumerate(encoded.lengths(), start=1):
+            room = self.model.room(source)
+            if room is not None and target + 1 > room:  # what is read begins with the begin token
+                holds = f"{room - 1} behind that" if room else "not so many"
+                raise UserError(
+                    f"text {number} is too long for this model's table of positions: its source has "
+                    f"{source} tokens, its target {target}, and there is room for {holds}; shorten "
+                    "it, leave it out, or train with a larger max_length"
+                )
 
     def explain(
         self, encoded: Encoded, found: Sequence[tuple[int, Hypothesis]], batch_tokens: int = 4096
@@ -204,7 +224,7 @@ class Translator:
         )
         seen: dict[int, Attention] = {}
         with torch.inference_mode():
-            for rows in batches(read, batch_tokens):
+            for rows in batches(self.model, read, batch_tokens):
                 source, mask = self._padded(read.source, rows)
                 target, _ = self._padded(read.target, rows)
                 explained = self.model.explain(source, mask, target)
@@ -219,8 +239,17 @@ class Translator:
         return values.to(self.device), mask.to(self.device)
 
 
-def batches(encoded: Encoded, tokens: int) -> list[list[int]]:
-    return Batches(encoded, tokens, sentences=len(encoded) or 1, seed=0).in_order()
+def batches(model: Model, encoded: Encoded, tokens: int) -> list[list[int]]:
+    """Rows to read together; one by one where a row's padding would stand past the model's places."""
+    found = Batches(encoded, tokens, sentences=len(encoded) or 1, seed=0).in_order()
+    lengths = encoded.lengths()
+
+    def fits(rows: list[int]) -> bool:
+        longest = 1 + max(lengths[row][0] for row in rows)
+        rooms = [model.room(lengths[row][1]) for row in rows]
+        return all(room is None or longest <= room for room in rooms)
+
+    return [part for rows in found for part in ([rows] if fits(rows) else [[r] for r in rows])]
 
 
 def cut(mechanism: str, weights: Tensor, sizes: dict[str, int]) -> Tensor:

@@ -20,6 +20,9 @@ At = Int[Tensor, "batch length"]
 class Position(nn.Module):
     """NoPE: says nothing. The other kinds override one of the three."""
 
+    max_length: int | None = None
+    """How many places it knows, from 0 on; None: any number."""
+
     def __init__(self, width: int, heads: int, head_width: int) -> None:
         super().__init__()
 
@@ -70,6 +73,7 @@ class Learned(Position):
 
     def __init__(self, width: int, heads: int, head_width: int, max_length: int) -> None:
         super().__init__(width, heads, head_width)
+        self.max_length = max_length
         # As large as the sinusoids, whose mean square is 1/2: the two kinds start alike.
         self.table = nn.Parameter(torch.randn(max_length, width) * math.sqrt(0.5))
 
@@ -87,8 +91,9 @@ class Learned(Position):
         """Whether it is worth looking at the numbers.
 
         On an accelerator a look would wait for the device at every step, so it is taken only when
-        more tokens are read at once than the table has places. A single step too far is then caught
-        by the look-up itself, which fails there too, only less politely; nothing is ever clamped.
+        more tokens are read at once than the table has places. A single step too far (which a
+        translator never takes: it asks the model's `room`) is then caught by the look-up itself,
+        which fails there too, only less politely; nothing is ever clamped.
         """
         return at.numel() > 0 and (at.device.type == "cpu" or at.shape[1] > len(self.table))
 

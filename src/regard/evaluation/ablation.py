@@ -29,8 +29,8 @@ from regard.evaluation.likelihood import Likelihood, likelihoods, of_batch, tota
 from regard.evaluation.metrics import bleu_lower
 from regard.models.ablate import NOTHING, masked, silenced, uniform
 from regard.models.interface import Attending, Model
-from regard.text.batch import Batches, Encoded
-from regard.translator import Translator
+from regard.text.batch import Encoded
+from regard.translator import Translator, batches
 
 Row = dict[str, Any]
 Change = tuple[Row, AbstractContextManager[None]]
@@ -58,6 +58,7 @@ def ablate(
             '(trained without model.attention = "none")'
         )
     encoded = Encoded.of(pairs, translator.tokenizers)
+    translator.refuse_too_long(encoded)
     changes = list(heads(translator.model, encoded) if what == "heads" else levels(layers))
     measure = Measure(translator, pairs, encoded, bleu or what == "attention")
     words = what == "attention" and "cross" in layers
@@ -152,7 +153,7 @@ def hide(
     found: dict[str, dict[int, Likelihood]] = {}
     at_end, tokens = 0, 0
     with torch.inference_mode():
-        for rows in Batches(encoded, batch_tokens, sentences=len(encoded), seed=0).in_order():
+        for rows in batches(model, encoded, batch_tokens):
             batch = encoded.batch(rows).to(device)
             weights = model.explain(batch.source, batch.source_mask, batch.target)["cross"]
             seen = weights.mean((1, 2))  # over layers and heads: [batch target source]

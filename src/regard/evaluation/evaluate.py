@@ -21,6 +21,7 @@ def evaluate(
 ) -> dict[str, Any]:
     """The figures of `regard evaluate --json`; each result also holds its outputs, in order."""
     encoded = Encoded.of(pairs, translator.tokenizers)
+    translator.refuse_too_long(encoded)
     parts = likelihoods(translator.model, encoded)
     whole = total(parts)
     # The end of a sentence counts as one character, as a newline would: its cost is in the sum.

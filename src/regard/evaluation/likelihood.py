@@ -10,7 +10,8 @@ from dataclasses import dataclass
 import torch
 
 from regard.models.interface import Model
-from regard.text.batch import Batch, Batches, Encoded
+from regard.text.batch import Batch, Encoded
+from regard.translator import batches
 
 
 @dataclass(frozen=True)
@@ -49,7 +50,7 @@ def likelihoods(model: Model, data: Encoded, batch_tokens: int = 8192) -> list[L
     was_training = model.training
     model.eval()
     with torch.inference_mode():
-        for rows in Batches(data, batch_tokens, sentences=len(data), seed=0).in_order():
+        for rows in batches(model, data, batch_tokens):
             found.update(zip(rows, of_batch(model, data.batch(rows).to(device)), strict=True))
     model.train(was_training)
     return [found[row] for row in range(len(data))]

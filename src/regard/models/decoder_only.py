@@ -46,6 +46,10 @@ class DecoderOnly(Stacked):
         self.decoder = nn.ModuleList(decoder)  # type: ignore[assignment]
         self.norm = norm
 
+    def room(self, source: int) -> int | None:
+        places = self.position.max_length
+        return None if places is None else max(0, places - source)
+
     def encode(self, source: Source, mask: SourceMask) -> ReadSource:
         return self._encode(source, mask, explain=False)[0]
 

@@ -112,6 +112,10 @@ class Model(nn.Module, ABC):
     def step(self, tokens: Int[Tensor, " rows"], state: Any) -> tuple[Logits, Any]:
         """Read one token a row; logits of the next. Consumes the state it is given."""
 
+    def room(self, source: int) -> int | None:
+        """The longest target, in tokens, behind so long a source; None: any. 0: it cannot even be read."""
+        return None
+
     @abstractmethod
     def features(self, memory: Any, target: Target) -> Float[Tensor, "batch target features"]:
         """What predicts the token after each target token, all at once."""

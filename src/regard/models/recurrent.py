@@ -107,6 +107,10 @@ class Recurrent(Model):
         self.output = Linear(decoder.width, vocab)
         self.dropout = Dropout(dropout)
 
+    def room(self, source: int) -> int | None:
+        places = self.encoder.position.max_length
+        return 0 if places is not None and source > places else None
+
     def encode(self, source: Source, mask: SourceMask) -> RecurrentMemory:
         states, summary = self.encoder(source, mask)
         start = torch.relu(self.bridge(summary)).unflatten(1, (self.decoder.layers, -1))

@@ -51,6 +51,10 @@ class Transformer(Stacked):
         self.decoder = nn.ModuleList(decoder)  # type: ignore[assignment]
         self.encoder_norm, self.decoder_norm = norms
 
+    def room(self, source: int) -> int | None:
+        places = self.position.max_length
+        return 0 if places is not None and source > places else places
+
     def encode(self, source: Source, mask: SourceMask) -> Memory:
         return self._encode(source, mask, explain=False)[0]
 

@@ -77,10 +77,11 @@ def beam(
 ) -> list[list[Hypothesis]]:
     """The `nbest` outputs of each row, best first. Asking for more never changes the best.
 
-    Every `check_every` steps the sentences that are settled are dropped (on a GPU, now and then).
+    Every `check_every` steps the sentences that are settled are dropped (on a GPU, now and then), and
+    at each limit, since the model may have no place for a further token.
     """
     check_every = check_every or patience(limits.device)
-    longest = int(limits.max())
+    ends = set(limits.tolist())
     found: dict[int, list[Hypothesis]] = {}
     rows = list(range(len(limits)))  # the sentences still searched
     done = Finished.none(limits, nbest, length_power)
@@ -93,7 +94,7 @@ def beam(
     while True:
         scores = settle(done, ids, scores)
         length = ids.shape[-1]
-        if length == longest or length % check_every == 0:
+        if length in ends or length % check_every == 0:
             going = (scores > NEVER).any(1).tolist()
             if not all(going):
                 outputs = done.hypotheses()

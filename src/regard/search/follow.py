@@ -26,11 +26,13 @@ def follow(
     """All rows side by side; `choose` gives each its token and that token's log-probability.
 
     A row that has ended, or reached its own limit, says no more. Every `check_every` steps such rows
-    are dropped: a GPU would have to be waited for to know them, so there it is done now and then.
+    are dropped: a GPU would have to be waited for to know them, so there it is done now and then. At
+    a row's limit it is always done: the model may have no place for a further token.
     """
     check_every = check_every or patience(limits.device)
     state = model.begin(memory)
-    longest = int(limits.max())
+    ends = set(limits.tolist())
+    longest = max(ends)
     rows = torch.arange(len(limits), device=limits.device)
     tokens = torch.full_like(rows, BEGIN)
     going = torch.ones_like(rows, dtype=torch.bool)
@@ -42,7 +44,7 @@ def follow(
         ids[rows, place] = torch.where(going, tokens, PAD)
         scores[rows] += torch.where(going, found, 0.0)
         going = going & (tokens != END) & (place + 1 < limits[rows])
-        if (place + 1) % check_every == 0:
+        if (place + 1) % check_every == 0 or place + 1 in ends:
             kept = going.nonzero()[:, 0]
             if len(kept) == 0:
                 break
