@@ -200,3 +200,27 @@ def test_interleaved_leaves_out_every_nth_layer(every):
     alone = config.Rotary(**{k: v for k, v in place.items() if k not in ("kind", "every")})
     rotary = POSITIONS["rotary"](12, 3, 4, **alone.options)
     assert torch.equal(model.encoder[0].own.attention.position.omega, rotary.omega)
+
+
+class Farness(Position):
+    """Speaks in self-attention alone."""
+
+    def bias(self, query, query_at, key_at):
+        distance = query_at[:, None, :, None] - key_at[:, None, None, :]
+        return distance.to(query.dtype).expand(-1, query.shape[1], -1, -1)
+
+
+@pytest.mark.parametrize(
+    "table",
+    [
+        {"kind": "recurrent", "encoder": {"position": "farness"}},
+        {"kind": "decoder-only", "mixer": "state-space", "position": "farness"},
+        {"kind": "transformer", "mixer": "state-space", "position": "farness"},
+    ],
+)
+def test_a_position_that_could_not_be_heard_is_refused(table):
+    regard.register(POSITIONS, "farness", Farness)
+    with pytest.raises(UserError, match='the position "farness" speaks in self-attention, which'):
+        small(table)
+    attends = small({"kind": "decoder-only", "width": 12, "position": "farness"})
+    assert attends(SOURCE, MASK, TARGET).shape == (1, 3, 13)

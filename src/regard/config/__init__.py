@@ -12,6 +12,7 @@ from typing import Literal
 import tomli_w
 from pydantic import Field, model_validator
 
+from regard.config.added import EXTENSIONS, extensions
 from regard.config.attention import (
     Alibi,
     Interleaved,
@@ -45,10 +46,8 @@ from regard.config.models import (
     TransformerStack,
 )
 from regard.config.table import (
-    EXTENSIONS,
     Custom,
     Table,
-    extensions,
     kinds,
     one_of,
 )

@@ -1,15 +1,12 @@
 """What a table of choices is: frozen, unknown keys refused, alternatives told apart by `kind`."""
 
 from functools import reduce
-from importlib import metadata
 from operator import or_
 from typing import Annotated, Any, get_args
 
 from pydantic import BaseModel, ConfigDict, Discriminator, Tag, model_validator
 
-# Kinds that users add, by extension point: `regard.register` writes here. Packages add theirs as
-# entry points of the group `regard.score`, `regard.position`, ...
-EXTENSIONS: dict[str, set[str]] = {"score": set(), "normaliser": set(), "position": set()}
+from regard.config.added import extensions
 
 
 class Table(BaseModel):
@@ -40,14 +37,6 @@ class Custom(Table):
 def kinds(table: type[Table]) -> tuple[str, ...]:
     """The names a table answers to."""
     return get_args(table.model_fields["kind"].annotation)
-
-
-def extensions(point: str | None) -> set[str]:
-    """Names that users and installed packages have added at an extension point."""
-    if not point:
-        return set()
-    packaged = {entry.name for entry in metadata.entry_points(group=f"regard.{point}")}
-    return EXTENSIONS[point] | packaged
 
 
 def one_of(*tables: type[Table], extension: str | None = None) -> Any:

@@ -85,6 +85,17 @@ def normaliser(table: Any) -> Normaliser:
     return find("normaliser", table.kind)
 
 
+def heard(table: Any) -> Any:
+    """The table of a position that a model without self-attention can use: one that embeds, or none."""
+    kind = find("position", table.kind)
+    if kind is not Position and kind.embed is Position.embed:
+        raise UserError(
+            f'the position "{table.kind}" speaks in self-attention, which this model has not: choose '
+            "one that is added to the embedding"
+        )
+    return table
+
+
 def position_of_embedding(table: Any, width: int, heads: int, head_width: int) -> Position:
     """What the model adds to its embeddings: nothing, for the kinds that speak elsewhere."""
     table = config.NoPosition() if isinstance(table, config.Turning) else table
@@ -115,7 +126,7 @@ def recurrent(table: config.Recurrent, source_vocab: int, target_vocab: int) -> 
         table.hidden,
         table.encoder.layers,
         table.encoder.bidirectional,
-        position_of_embedding(table.encoder.position, table.embedding, 1, table.embedding),
+        position_of_embedding(heard(table.encoder.position), table.embedding, 1, table.embedding),
         table.dropout,
     )
     form = DECODERS[table.decoder.kind]
@@ -198,7 +209,9 @@ class Parts:
         target = nn.Embedding(target_vocab, self.width)
         source = target if joint else nn.Embedding(source_vocab, self.width)
         sizes = (self.width, self.table.attention.heads, self.table.head_width)
-        return source, target, position_of_embedding(self.table.position, *sizes)
+        mixes = isinstance(self.table.mixer, config.StateSpaceMixer)
+        place = heard(self.table.position) if mixes else self.table.position
+        return source, target, position_of_embedding(place, *sizes)
 
 
 def transformer(table: config.Transformer, *vocabularies: Any) -> Transformer:

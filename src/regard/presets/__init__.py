@@ -112,7 +112,9 @@ def explain(error: ErrorDetails, root: type[Table] = Config) -> str:
             kind = given.get("kind") if isinstance(given, dict) else given
             added = sorted(extensions(ctx["extension"]))
             choices = list(dict.fromkeys([*error["msg"].split(", "), *added]))
-            return f'{path}.kind: got "{kind}"; choose {listing(choices)}.{nearest(str(kind), choices)}'
+            own = " One of your own? Name its file in $REGARD_KINDS." if ctx["extension"] else ""
+            told = f"choose {listing(choices)}.{nearest(str(kind), choices)}{own}"
+            return f'{path}.kind: got "{kind}"; {told}'
         case "literal_error":
             choices = [c.strip(" '") for c in ctx["expected"].replace(" or ", ", ").split(",")]
             return f"{path}: got {shown}; choose {listing(choices)}.{nearest(str(given), choices)}"
