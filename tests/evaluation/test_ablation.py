@@ -30,8 +30,10 @@ from regard.translator import Translator
 LAYERS = {"encoder": {"layers": 3}, "decoder": {"layers": 2}}
 DEEP = {"kind": "transformer", "width": 6, "attention": {"heads": 2}} | LAYERS
 RECURRENT = {"kind": "recurrent", "hidden": 7, "embedding": 5}
+ONLY = {"kind": "decoder-only", "width": 6, "attention": {"heads": 2}, "decoder": {"layers": 2}}
 TABLES = {
     "deep": DEEP,
+    "decoder-only": ONLY,
     "input-feeding": RECURRENT | {"decoder": {"kind": "input-feeding"}},
     "tutorial": RECURRENT | {"decoder": {"kind": "tutorial"}},
 }
@@ -129,7 +131,7 @@ def test_one_layer_is_all_layers(looking: Translator, pairs) -> None:
     found = ablate(looking, pairs, "attention")
     cross = [(row["layer"], row["change"]) for row in found["rows"] if row["mechanism"] == "cross"]
     hidden = [(None, f"{name} masked") for name in (MOST, RANDOM, END)]
-    layers = looking.model.attentions()["cross"]
+    layers = looking.model.attentions().get("cross", [])
     several = [(None, "uniform")] if len(layers) > 1 else []
     levels = [(number, "uniform") for number in range(1, len(layers) + 1)]
     assert cross == [*levels, *several, *hidden]
@@ -142,8 +144,11 @@ def alone(translator: Translator, pair, choose) -> float:
     with torch.no_grad():
         seen = translator.model.explain(*inputs)["cross"][0].mean((0, 1)).tolist()
         words = [choose(row[:-1], len(row) - 1) for row in seen]
-        with masked(translator.model.attentions()["cross"], torch.tensor([words])):
-            chances = translator.model(*inputs)[0].log_softmax(-1)
+        layers = translator.model.attentions()
+        memory = translator.model.encode(*inputs[:2])
+        with masked(layers.get("cross") or layers["decoder"], torch.tensor([words])):
+            features = translator.model.features(memory, batch.target)
+        chances = translator.model.project(features)[0].log_softmax(-1)
     return -sum(float(chances[i, word]) for i, word in enumerate(batch.wanted[0].tolist()))
 
 

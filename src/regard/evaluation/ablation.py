@@ -9,9 +9,9 @@ the ablated model's own: it is told for `attention`, where there are few rows, a
 
 Which word to hide is read off the untouched model over the reference, so it has a loss and no BLEU. It is
 the word with most weight on average over layers and heads. The end token is no word: models rest their
-gaze there when they need nothing, so it counts in neither choice and is hidden in a row of its own. What a
-word told its neighbours in the encoder stays visible through them. A word of little weight can change
-little, whatever it says: what is at stake is whether the one of much weight is needed.
+gaze there when they need nothing, so it counts in neither choice and is hidden in a row of its own. What
+a word told its neighbours when the source was read stays visible through them. A word of little weight
+can change little, whatever it says: what is at stake is whether the one of much weight is needed.
 """
 
 import math
@@ -61,7 +61,7 @@ def ablate(
     translator.refuse_too_long(encoded)
     changes = list(heads(translator.model, encoded) if what == "heads" else levels(layers))
     measure = Measure(translator, pairs, encoded, bleu or what == "attention")
-    words = what == "attention" and "cross" in layers
+    words = what == "attention" and bool(looking(translator.model))
     rows: list[Row] = []
     for number, (name, change) in enumerate(changes, start=1):
         with change:
@@ -156,6 +156,7 @@ def hide(
         for rows in batches(model, encoded, batch_tokens):
             batch = encoded.batch(rows).to(device)
             weights = model.explain(batch.source, batch.source_mask, batch.target)["cross"]
+            memory = model.encode(batch.source, batch.source_mask)
             seen = weights.mean((1, 2))  # over layers and heads: [batch target source]
             ends = (batch.source_mask.sum(1) - 1)[:, None].expand_as(batch.target)
             choices = {MOST: most_attended(seen, ends), END: ends}
@@ -164,8 +165,8 @@ def hide(
             for name, words in choices.items():
                 # A sentence of one word has no other word to compare with: there, nothing is hidden.
                 words = words.masked_fill(ends < 2, NOTHING)
-                with masked(model.attentions()["cross"], words):
-                    parts = zip(rows, of_batch(model, batch), strict=True)
+                with masked(looking(model), words):
+                    parts = zip(rows, of_batch(model, batch, memory), strict=True)
                     found.setdefault(name, {}).update(parts)
             looked = (seen.argmax(-1) == ends) & batch.target_mask
             at_end, tokens = at_end + int(looked.sum()), tokens + batch.tokens
@@ -182,6 +183,12 @@ def hide(
         "seed": seed,
         "end_most_attended": at_end / tokens,
     }
+
+
+def looking(model: Model) -> list[Attending]:
+    """The layers through which target tokens see the source: of their own, or those they see all by."""
+    layers = model.attentions()
+    return layers.get("cross") or layers.get("decoder", [])
 
 
 def most_attended(seen: Float[Tensor, "batch target source"], ends: Words) -> Words:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import torch
 
-from regard.models.interface import Model
+from regard.models.interface import Memory, Model
 from regard.text.batch import Batch, Encoded
 from regard.translator import batches
 
@@ -56,9 +56,10 @@ def likelihoods(model: Model, data: Encoded, batch_tokens: int = 8192) -> list[L
     return [found[row] for row in range(len(data))]
 
 
-def of_batch(model: Model, batch: Batch) -> list[Likelihood]:
-    """One for each pair of a batch, by the model as it stands."""
-    chances = model(batch.source, batch.source_mask, batch.target).float().log_softmax(-1)
+def of_batch(model: Model, batch: Batch, memory: Memory | None = None) -> list[Likelihood]:
+    """One for each pair of a batch, by the model as it stands; `memory` if the source was read before."""
+    memory = model.encode(batch.source, batch.source_mask) if memory is None else memory
+    chances = model.project(model.features(memory, batch.target)).float().log_softmax(-1)
     nats = -chances.gather(-1, batch.wanted[..., None])[..., 0] * batch.target_mask
     correct = (chances.argmax(-1) == batch.wanted) & batch.target_mask
     sums = [x.sum(1).tolist() for x in (nats.double(), batch.target_mask, correct)]
