@@ -4,9 +4,10 @@
 positions and models.
 """
 
+from regard.labs.averaging import Averaging
 from regard.labs.copying import Copying
 from regard.labs.lab import Check, Exercise, Findings, Knobs, Lab, Result, Rows
 
-LABS: dict[str, Lab] = {lab.name: lab for lab in (Copying(),)}
+LABS: dict[str, Lab] = {lab.name: lab for lab in (Copying(), Averaging())}
 
 __all__ = ["LABS", "Check", "Exercise", "Findings", "Knobs", "Lab", "Result", "Rows"]
