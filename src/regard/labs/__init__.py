@@ -7,7 +7,9 @@ positions and models.
 from regard.labs.averaging import Averaging
 from regard.labs.copying import Copying
 from regard.labs.lab import Check, Exercise, Findings, Knobs, Lab, Result, Rows
+from regard.labs.multi_head import TwoHeads
+from regard.labs.noisy_keys import NoisyKeys
 
-LABS: dict[str, Lab] = {lab.name: lab for lab in (Copying(), Averaging())}
+LABS: dict[str, Lab] = {lab.name: lab for lab in (Copying(), Averaging(), NoisyKeys(), TwoHeads())}
 
 __all__ = ["LABS", "Check", "Exercise", "Findings", "Knobs", "Lab", "Result", "Rows"]
