@@ -4,9 +4,16 @@
 positions and models.
 """
 
+from regard.labs.averaging import Averaging
 from regard.labs.copying import Copying
 from regard.labs.lab import Check, Exercise, Findings, Knobs, Lab, Result, Rows
+from regard.labs.multi_head import TwoHeads
+from regard.labs.noisy_keys import NoisyKeys
+from regard.labs.nope import Nope
+from regard.labs.qkv import Qkv
 
-LABS: dict[str, Lab] = {lab.name: lab for lab in (Copying(),)}
+LABS: dict[str, Lab] = {
+    lab.name: lab for lab in (Copying(), Averaging(), NoisyKeys(), TwoHeads(), Qkv(), Nope())
+}
 
 __all__ = ["LABS", "Check", "Exercise", "Findings", "Knobs", "Lab", "Result", "Rows"]

@@ -2,35 +2,16 @@
 
 import math
 from collections.abc import Callable, Iterator
-from typing import Self
 
 import torch
 from jaxtyping import Float
 from matplotlib.figure import Figure
-from pydantic import Field, model_validator
 from torch import Generator, Tensor
 
 from regard.diagrams.themes import Theme
 from regard.labs.frame import axes, legend
-from regard.labs.lab import Check, Exercise, Findings, Knobs, Lab, Result, Rows
-from regard.labs.lookup import ROUNDING, look_up, orthonormal
-
-
-class CopyingKnobs(Knobs):
-    beta: float = Field(12.0, ge=0, le=50)
-    """How strongly the query points at its key."""
-    keys: int = Field(10, ge=2, le=512)
-    """m, how many keys there are."""
-    width: int = Field(64, ge=2, le=1024)
-    """d, how wide a key is; at least m, or the keys cannot be orthonormal."""
-
-    @model_validator(mode="after")
-    def _room(self) -> Self:
-        if self.keys > self.width:
-            raise ValueError(
-                f"{self.keys} orthonormal keys need a width of {self.keys} or more, not {self.width}"
-            )
-        return self
+from regard.labs.lab import Check, Exercise, Findings, Lab, Result, Rows
+from regard.labs.lookup import ROUNDING, KeyKnobs, look_up, orthonormal
 
 
 def share(beta: float, keys: int) -> float:
@@ -81,7 +62,7 @@ With orthonormal keys and q = beta k_j, the score of k_j is beta and every other
 which goes to 1 as beta grows, and a = sum_i alpha_i v_i goes to v_j. What is missing is
 |a - v_j| <= (1 - alpha_j) max_i |v_i - v_j|.
 """
-    knobs = CopyingKnobs
+    knobs = KeyKnobs
     exercise = Exercise(
         starter='''
 def query(keys, j, beta):
@@ -96,7 +77,7 @@ def query(keys, j, beta):
         grade=grade,
     )
 
-    def measure(self, knobs: CopyingKnobs, generator: Generator) -> Findings:
+    def measure(self, knobs: KeyKnobs, generator: Generator) -> Findings:
         keys = orthonormal(knobs.keys, knobs.width, generator)
         values = torch.randn(knobs.keys, 7, dtype=torch.float64, generator=generator)
         j = int(torch.randint(knobs.keys, (), generator=generator))

@@ -1,9 +1,13 @@
 """The frame of a lab's picture: title, colours, axes that look alike."""
 
+from collections.abc import Sequence
+
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.colors import LinearSegmentedColormap, Normalize
 from matplotlib.figure import Figure
 from matplotlib.layout_engine import ConstrainedLayoutEngine
+from matplotlib.ticker import MaxNLocator
 
 from regard.diagrams.figures import TITLE
 from regard.diagrams.layout import lines
@@ -42,3 +46,37 @@ def axes(figure: Figure, colours: Theme, columns: int = 1, rows: int = 1) -> lis
 def legend(panel: Axes, colours: Theme, **place: object) -> None:
     """A legend without a box."""
     panel.legend(frameon=False, fontsize=9, labelcolor=colours.text, **place)  # type: ignore[arg-type]
+
+
+def heat(
+    panel: Axes,
+    numbers: Sequence[Sequence[float]],
+    colours: Theme,
+    rows: Sequence[str] = (),
+    columns: Sequence[str] = (),
+    written: str = "",
+) -> None:
+    """A matrix as colours, brighter further from zero; with `written` ("{:.0f}"), as numbers too.
+
+    Rows and columns without names are counted from 1.
+    """
+    largest = max(abs(number) for row in numbers for number in row) or 1.0
+    signed = any(number < 0 for row in numbers for number in row)
+    stops = colours.diverging if signed else colours.sequential
+    shade = LinearSegmentedColormap.from_list("regard", stops, N=512)
+    scale = Normalize(-largest if signed else 0, largest)
+    edges = 0.5, len(numbers[0]) + 0.5, len(numbers) + 0.5, 0.5
+    panel.imshow(numbers, cmap=shade, norm=scale, aspect="auto", extent=edges)
+    for axis, names in ((panel.xaxis, columns), (panel.yaxis, rows)):
+        axis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
+        if names:
+            axis.set_ticks(range(1, len(names) + 1), names)
+    panel.tick_params(length=0)
+    panel.spines[:].set_visible(False)
+    panel.grid(visible=False)
+    for row, line in enumerate(numbers if written else (), start=1):
+        for column, number in enumerate(line, start=1):
+            bright = sum(shade(scale(number))[:3]) > 1.5
+            ink = "black" if bright else "white"
+            told = written.format(number).replace("-", "−")
+            panel.text(column, row, told, ha="center", va="center", color=ink)
