@@ -1,11 +1,13 @@
 """Labs as a user meets them: list, run, turn, draw, write an answer, have it checked."""
 
 import json
+from typing import Literal
 
 import pytest
+from pydantic import Field
 
 from regard.attention import SCORES
-from regard.labs import LABS
+from regard.labs import LABS, Knobs
 
 
 @pytest.fixture
@@ -122,9 +124,18 @@ def test_knobs_are_listed(regard, name):
     assert [knob["name"] for knob in found["knobs"]] == list(LABS[name].knobs.model_fields)
 
 
-def test_ranges_in_words(regard):
-    said = regard("lab", "copying", "--knobs")
-    assert "beta 12 from 0 to 50 How strongly the query points" in " ".join(said.out.split())
+def test_ranges_in_words(regard, monkeypatch):
+    class Turned(Knobs):
+        much: float = Field(2.0, gt=1, le=1e6)
+        """How much."""
+        which: Literal["this", "that"] = "that"
+        """Which one."""
+
+    other = type("Other", (type(LABS["copying"]),), {"name": "other", "knobs": Turned})()
+    monkeypatch.setattr("regard.labs.LABS", {"copying": LABS["copying"], "other": other})
+    said = " ".join(regard("lab", "--knobs").out.split())
+    assert "beta 12 from 0 to 50 How strongly the query points" in said
+    assert "much 2 above 1 to 1000000 How much. which that this, that Which one." in said
 
 
 MISTAKES = {

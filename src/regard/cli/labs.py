@@ -214,17 +214,17 @@ def show_knobs(labs: "Sequence[Lab]", as_json: bool) -> None:
 def knobs_of(lab: "Lab") -> Iterator[dict[str, Any]]:
     """Each knob with its default, its range in words, and its line."""
     for name, field in lab.knobs.model_json_schema().get("properties", {}).items():
-        low, high = field.get("minimum"), field.get("maximum")
-        above, below = field.get("exclusiveMinimum"), field.get("exclusiveMaximum")
-        words = [
-            f"from {low}" if low is not None else f"above {above}" if above is not None else "",
-            f"to {high}" if high is not None else f"below {below}" if below is not None else "",
-            listing(map(str, field.get("enum", ()))),
-        ]
+        bounds = {
+            "from": field.get("minimum"),
+            "above": field.get("exclusiveMinimum"),
+            "to": field.get("maximum"),
+            "below": field.get("exclusiveMaximum"),
+        }
+        words = [f"{word} {end:.12g}" for word, end in bounds.items() if end is not None]
         yield {
             "name": name,
             "default": field["default"],
-            "range": " ".join(filter(None, words)),
+            "range": " ".join(words) or listing(map(str, field.get("enum", ()))),
             "what": field.get("description", ""),
         }
 
@@ -286,7 +286,7 @@ def show_rows(heads: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
     table = Table(box=None, header_style="bold", pad_edge=False)
     body = [list(row) for row in rows]
     for column, head in enumerate(heads):
-        number = all(isinstance(row[column], int | float) for row in body)
+        number = all(type(row[column]) in (int, float) for row in body)  # a bool is neither
         table.add_column(Text(head), justify="right" if number else "left", no_wrap=column == 0)
     for row in body:
         cells = (f"{cell:.6g}" if isinstance(cell, float) else str(cell) for cell in row)
