@@ -43,6 +43,7 @@ def test_every_knob_is_told_with_its_range(lab):
 
 
 def test_a_result_is_plain_json(lab, result):
+    json.dumps(result.figures, allow_nan=False)
     document = json.loads(json.dumps(result.document, allow_nan=False))
     assert document["name"] == lab.name
     assert document["passed"] is True

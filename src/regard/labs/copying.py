@@ -75,6 +75,11 @@ def query(keys, j, beta):
 ''',
         answer=query,
         grade=grade,
+        background="""
+The weight of key i is alpha_i = e^(q . k_i) / sum_n e^(q . k_n), and a = sum_i alpha_i v_i comes back.
+Orthonormal keys have length one and stand at right angles: k_i . k_i = 1, and k_i . k_n = 0 for n other
+than i. So a query can give one key a high score while every other score stays 0.
+""",
     )
 
     def measure(self, knobs: KeyKnobs, generator: Generator) -> Findings:

@@ -1,5 +1,6 @@
 """What a lab is: a claim, its derivation, knobs to turn, a measurement, checks and a picture."""
 
+import math
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence
@@ -19,6 +20,11 @@ from regard.presets import explain
 
 Value = float | int | bool | str
 Series = Sequence[Any]
+
+
+def shown(figure: float) -> str:
+    """A number in a few digits; a whole number, which may be counted exactly, in all of them."""
+    return str(figure) if isinstance(figure, int) else f"{figure:.6g}"
 
 
 @dataclass(frozen=True)
@@ -44,11 +50,18 @@ class Check:
                 return self.measured >= self.expected - self.tolerance
 
     @property
+    def law(self) -> str:
+        """What the law asks for: '0.5 (within 1e-06)', 'at most 3'."""
+        side = {"=": "", "<=": "at most ", ">=": "at least "}[self.relation]
+        room = f" (within {self.tolerance:.2g})" if self.tolerance else ""
+        return f"{side}{shown(self.expected)}{room}"
+
+    @property
     def told(self) -> str:
         """The check as a sentence."""
         sign = self.relation if self.passed else {"=": "≠", "<=": ">", ">=": "<"}[self.relation]
         room = f" (within {self.tolerance:.2g})" if self.tolerance else ""
-        said = f"{self.name}: {self.measured:.6g} {sign} {self.expected:.6g}{room}"
+        said = f"{self.name}: {shown(self.measured)} {sign} {shown(self.expected)}{room}"
         return said if self.passed or not self.teaches else f"{said}. {self.teaches}"
 
 
@@ -90,7 +103,16 @@ class Result:
     def document(self) -> dict[str, Any]:
         """The result as plain lists and numbers."""
         checks = [asdict(check) | {"passed": check.passed} for check in self.checks]
-        return asdict(self) | {"passed": self.passed, "checks": checks}
+        return finite(asdict(self) | {"passed": self.passed, "checks": checks})
+
+
+def finite(value: Any) -> Any:
+    """Plain data for JSON, which has no word for a number that is not finite: "nan", "inf"."""
+    if isinstance(value, dict):
+        return {key: finite(part) for key, part in value.items()}
+    if isinstance(value, list | tuple):
+        return [finite(part) for part in value]
+    return str(value) if isinstance(value, float) and not math.isfinite(value) else value
 
 
 @dataclass(frozen=True)
@@ -98,12 +120,15 @@ class Exercise:
     """The one function that a lab is about, for the reader to write.
 
     `starter` is the source of a function that answers nothing yet, `answer` is ours, and `grade` holds any
-    answer against the law.
+    answer against the law. Arguments and answers are plain data (numbers, strings, tensors, tuples, lists),
+    for a reader's function runs in a process of its own. `background` is what a worksheet tells beforehand:
+    the derivation without its last step.
     """
 
     starter: str
     answer: Callable[..., Any]
     grade: Callable[[Callable[..., Any]], Iterable[Check]]
+    background: str = ""
 
     @property
     def function(self) -> str:
@@ -135,7 +160,7 @@ class Lab(ABC):
 
     def run(self, seed: int = 0, **parameters: Value) -> Result:
         """One run; knobs that are not given keep their defaults."""
-        knobs = self._checked(parameters)
+        knobs = self.checked(parameters)
         begun = time.perf_counter()
         with torch.random.fork_rng(
             devices=[]
@@ -154,7 +179,8 @@ class Lab(ABC):
         self.draw(result, figure, colours)
         return figure
 
-    def _checked(self, parameters: dict[str, Value]) -> Any:
+    def checked(self, parameters: dict[str, Value]) -> Any:
+        """The knobs, turned; a wrong name or a value out of range gets its sentence."""
         try:
             return self.knobs.model_validate(parameters)
         except ValidationError as error:
