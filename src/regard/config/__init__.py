@@ -55,9 +55,12 @@ from regard.config.table import (
 from regard.config.text import (
     Bpe,
     Characters,
+    Data,
     Files,
+    HeldOut,
     MadeTask,
     Named,
+    Noise,
     Text,
     TokenizerTable,
     Words,
@@ -71,8 +74,10 @@ __all__ = [
     "Characters",
     "Config",
     "Custom",
+    "Data",
     "DecoderOnly",
     "Files",
+    "HeldOut",
     "Interleaved",
     "Latent",
     "LearnedPosition",
@@ -83,6 +88,7 @@ __all__ = [
     "Named",
     "NoAttention",
     "NoPosition",
+    "Noise",
     "Normaliser",
     "PlainNormaliser",
     "PlainScore",
@@ -115,6 +121,8 @@ __all__ = [
 class Training(Table):
     epochs: float = Field(default=10.0, gt=0)
     """Passes over the training text; may be a fraction."""
+    min_steps: int = Field(default=0, ge=0)
+    """A small text is passed over more often than that, until there were so many steps."""
     batch_tokens: int = Field(default=4096, ge=1)
     """A batch holds at most this many target tokens, padding included, ..."""
     batch_sentences: int = Field(default=128, ge=1)
@@ -185,7 +193,7 @@ class Config(Table):
     @property
     def language_model(self) -> bool:
         """Is there nothing to read, only something to write?"""
-        return isinstance(self.data, Text)
+        return isinstance(self.data, Text) and self.data.noise is None
 
     def to_toml(self) -> str:
         return tomli_w.dumps(self.model_dump(mode="json", exclude_none=True))
