@@ -169,6 +169,9 @@ class Config(Table):
     description: str = ""
     seed: int = Field(default=1, ge=0, lt=2**63)
     """Initial weights, order of batches, dropout."""
+    init: str | None = Field(default=None, min_length=1)
+    """A run to start from: its folder. In a comparison, also a preset or a .toml file, which is then
+    trained first."""
     data: one_of(MadeTask, Named, Files, Text) = MadeTask()
     tokenizer: one_of(Characters, Words, Bpe) = Characters()
     model: one_of(Recurrent, Transformer, DecoderOnly) = Recurrent()
@@ -188,6 +191,12 @@ class Config(Table):
                 f"{name}.max_length is {position.max_length}, and a text may need {longest} places "
                 f"({why}): raise the first or lower the second"
             )
+        return self
+
+    @model_validator(mode="after")
+    def _reused_from(self) -> "Config":
+        if self.tokenizer.reuse and self.init is None:
+            raise ValueError("tokenizer.reuse takes the vocabulary of the run in init: give init")
         return self
 
     @property

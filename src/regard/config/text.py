@@ -143,6 +143,8 @@ class TokenizerTable(Table):
     """Lower-case all text."""
     max_tokens: int = Field(default=256, ge=1)
     """The longest text, in tokens; a longer one is refused."""
+    reuse: bool = False
+    """With `init`: take that run's vocabulary whole, and learn none."""
 
 
 class Characters(TokenizerTable):
