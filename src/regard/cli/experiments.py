@@ -47,10 +47,13 @@ def compare(
         raise UserError(f"--jobs is 1 or more, not {jobs}")
 
     from regard.compare import plan, sweep, write_report
-    from regard.compare.sweep import finished
+    from regard.compare.sweep import before, finished, trained
 
     runs = plan(names, vary or [], settings or [], seeds, kept or to / "runs")
     if dry_run:
+        for run in before(runs):
+            state = "there" if trained(run) else "to run"
+            typer.echo(f"{state}\t{run.system.label}, first\t{run.folder}")
         for run in runs:
             state = "there" if finished(run, split, widths) else "to run"
             typer.echo(f"{state}\t{run.system.label}, seed {run.seed}\t{run.folder}")
