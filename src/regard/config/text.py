@@ -81,7 +81,7 @@ class Noise(Table):
     """The share of the other words that are lost."""
     shuffle: int = Field(default=2, ge=0)
     """No word moves by more places than this."""
-    copies: int = Field(default=4, ge=1)
+    copies: int = Field(default=2, ge=1)
     """Each training sentence is spoiled so many times, and a pass over the text reads them all."""
     seed: int = 1
     """Which words; apart from the run's own seed."""

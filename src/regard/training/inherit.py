@@ -63,20 +63,7 @@ class Ancestor:
 
     def give(self, model: Model, tokenizers: TokenizerPair, data: Corpus) -> Origin:
         """Fill the model with the ancestor's weights, and say what came of it."""
-        pieces = {}
-        theirs, ours = self.run.model.by_token(), model.by_token()
-        with torch.no_grad():
-            for side in ("source", "target"):
-                old, new = getattr(self.tokenizers, side), getattr(tokenizers, side)
-                known, here = shared(old, new)
-                pieces[side] = {"kept": len(here), "fresh": new.size - len(here)}
-                for one, other in zip(ours[side], theirs[side], strict=True):
-                    one[here] = other[known].to(one.device)
-            rows = {id(parameter) for side in ours.values() for parameter in side}
-            old_weights = dict(self.run.model.named_parameters())
-            for name, parameter in model.named_parameters():
-                if id(parameter) not in rows:
-                    parameter.copy_(old_weights[name])
+        pieces = self.fill(model, tokenizers)
         if tokenizers.joint:
             pieces = {"joint": pieces["target"]}
         found = self.overlap(data)
@@ -84,6 +71,24 @@ class Ancestor:
         told.append(overlap_line(self.name, found))
         facts = {"run": self.name, "training_seconds": self.seconds}
         return Origin({**facts, "pieces": pieces, "overlap": found}, told)
+
+    @torch.no_grad()
+    def fill(self, model: Model, tokenizers: TokenizerPair) -> dict[str, dict[str, int]]:
+        """Put the weights there; how many tokens of each side were taken over."""
+        pieces = {}
+        theirs, ours = self.run.model.by_token(), model.by_token()
+        for side in ("source", "target"):
+            old, new = getattr(self.tokenizers, side), getattr(tokenizers, side)
+            known, here = shared(old, new)
+            pieces[side] = {"kept": len(here), "fresh": new.size - len(here)}
+            for one, other in zip(ours[side], theirs[side], strict=True):
+                one[here] = other[known].to(one.device)
+        rows = {id(parameter) for side in ours.values() for parameter in side}
+        old_weights = dict(self.run.model.named_parameters())
+        for name, parameter in model.named_parameters():
+            if id(parameter) not in rows:
+                parameter.copy_(old_weights[name])
+        return pieces
 
     def overlap(self, data: Corpus) -> dict[str, dict[str, int]] | None:
         """How many sentences of val and test the ancestor has learned from; None: its text is gone."""
