@@ -75,10 +75,12 @@ def tiny() -> Callable[..., Config]:
         data: dict[str, Any] | None = None,
         tokenizer: dict[str, Any] | None = None,
         seed: int = 1,
+        init: str | None = None,
         **training: Any,
     ) -> Config:
         table = {
             "seed": seed,
+            "init": init,
             "data": DATA | (data or {}),
             "tokenizer": tokenizer or {},
             "model": MODELS[family],

@@ -42,6 +42,19 @@ def test_looks_fall_where_asked(tiny, fit, metrics, tmp_path: Path, epochs, ever
     assert [look["step"] for look in looks(metrics(tmp_path / "run"))] == steps
 
 
+@pytest.mark.parametrize(("least", "steps"), [(2, [5, 6]), (6, [5, 6]), (17, [5, 10, 15, 17])])
+def test_a_small_text_is_passed_over_until_there_were_so_many_steps(
+    tiny, fit, metrics, tmp_path: Path, least, steps
+) -> None:
+    """And the schedule reaches over all of them: it is nearly over at the end, and not before."""
+    fit(tiny(epochs=1.0, min_steps=least, evaluate_every=5, warmup=0), tmp_path / "run")
+    events = looks(metrics(tmp_path / "run"))
+    assert [look["step"] for look in events] == steps
+    for look in events:  # the rate of a step, from 0, in a linear schedule
+        assert look["rate"] == pytest.approx(0.02 * (1 - (look["step"] - 1) / steps[-1]))
+        assert look["epoch"] == pytest.approx(look["step"] / 6, abs=1e-4)
+
+
 def test_every_epoch_reads_every_pair_in_a_new_order(tiny, fit, tmp_path, monkeypatch) -> None:
     read: list[list[int]] = []
     original = Resident.batch

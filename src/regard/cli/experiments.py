@@ -9,7 +9,7 @@ import typer
 from rich.table import Table
 
 from regard import presets
-from regard.cli.common import Device, Settings, app, err, out, pick, whole_numbers
+from regard.cli.common import AsJson, Device, Settings, app, err, out, pick, say_json, whole_numbers
 from regard.errors import UserError
 
 
@@ -59,12 +59,15 @@ def compare(
     from regard.compare import plan, sweep, write_report
     from regard.compare.columns import USUAL, chosen
     from regard.compare.speed import sentences_per_second
-    from regard.compare.sweep import finished
+    from regard.compare.sweep import before, finished, trained
 
     shown = chosen(columns) if columns else USUAL
 
     runs = plan(names, vary or [], settings or [], seeds, kept or to / "runs")
     if dry_run:
+        for run in before(runs):
+            state = "there" if trained(run) else "to run"
+            typer.echo(f"{state}\t{run.system.label}, first\t{run.folder}")
         for run in runs:
             state = "there" if finished(run, split, widths) else "to run"
             typer.echo(f"{state}\t{run.system.label}, seed {run.seed}\t{run.folder}")
@@ -145,3 +148,35 @@ def get_data(
 
         folder = datasets.get(name, report)
     typer.echo(folder)
+
+
+@data.command("overlap")
+def overlap_data(
+    text: Annotated[
+        str, typer.Argument(help="Whose training text: a preset or a .toml.", show_default=False)
+    ],
+    task: Annotated[
+        str, typer.Argument(help="Whose sentences to look for in it.", show_default=False)
+    ],
+    as_json: AsJson = False,
+) -> None:
+    """Count the sentences of one experiment that another trains on, whatever their case and marks."""
+    from regard.text import corpus
+    from regard.text.overlap import learned, overlap
+
+    known, theirs = learned(presets.load(text).data), corpus.load(presets.load(task).data)
+    rows = [
+        {"split": split, "side": side, "sentences": len(pairs), "found": found}
+        for split, pairs in theirs.splits.items()
+        for side, found in overlap(known, pairs).items()
+    ]
+    if as_json:
+        say_json(rows)
+        return
+    table = Table(box=None, header_style="bold")
+    for name in ("split", "side", "sentences", "found"):
+        table.add_column(name, justify="right" if name in ("sentences", "found") else "left")
+    for row in rows:
+        counts = (f"{row['sentences']:,}", f"{row['found']:,}")
+        table.add_row(row["split"], row["side"], *counts)
+    out.print(table)

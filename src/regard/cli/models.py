@@ -1,5 +1,6 @@
 """`regard train`, `translate` and `evaluate`: one model from its text to its figures."""
 
+import json
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -40,6 +41,10 @@ def train(
         int | None,
         typer.Option(help="Initial weights, order of batches, dropout.", show_default=False),
     ] = None,
+    init: Annotated[
+        Path | None,
+        typer.Option(help="A run folder to start from.", show_default=False),
+    ] = None,
     settings: Settings = None,
     device: Device = "auto",
     resume: Annotated[
@@ -48,6 +53,7 @@ def train(
 ) -> None:
     """Train a model into a run folder."""
     overrides = [*(settings or []), *([] if seed is None else [f"seed={seed}"])]
+    overrides += [] if init is None else [f"init={json.dumps(str(init))}"]
     config = presets.load(preset, overrides)
     folder = run or Path("runs") / Path(preset).stem
 

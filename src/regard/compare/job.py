@@ -1,6 +1,6 @@
 """One run of a comparison, in a process of its own: train, evaluate, leave the figures in the folder.
 
-python -m regard.compare.job CONFIG.toml RUN_FOLDER DEVICE SPLIT BEAMS
+python -m regard.compare.job CONFIG.toml RUN_FOLDER DEVICE [SPLIT BEAMS]
 """
 
 import json
@@ -18,17 +18,22 @@ from regard.translator import load
 
 
 def job(config: Path, folder: Path, device: str, split: str, beams: list[int]) -> None:
-    """Train (or go on training) in `folder`, then write evaluation.json."""
+    """Train (or go on training) in `folder`; with a split, then write its evaluation."""
     wanted = presets.check(presets.read_file(config), str(config))
-    pairs = corpus.load(wanted.data)[split]  # first: a split that is not there is told at once
+    # First: a split that is not there is told at once.
+    pairs = corpus.load(wanted.data)[split] if split else []
     train(wanted, folder, device, resume=True, console=Console(force_terminal=False, width=120))
+    if not split:
+        return
     found = {"split": split, **evaluate(load(folder, device), pairs, beams)}
     files.write(folder / f"evaluation-{split}.json", json.dumps(found, ensure_ascii=False))
 
 
 if __name__ == "__main__":
-    config, folder, device, split, beams = sys.argv[1:]
+    config, folder, device, *measured = sys.argv[1:]
+    split, beams = measured or ("", "")
+    widths = [int(beam) for beam in beams.split(",") if beam]
     try:
-        job(Path(config), Path(folder), device, split, [int(beam) for beam in beams.split(",")])
+        job(Path(config), Path(folder), device, split, widths)
     except UserError as error:
         sys.exit(f"regard: {error}")

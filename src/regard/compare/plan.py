@@ -11,6 +11,9 @@ from regard import presets
 from regard.config import Config
 from regard.errors import UserError
 
+# Settings that also hold for what a run starts from: its weights and its tokens must fit.
+COMMON = ("model.", "model=", "tokenizer.kind=", "tokenizer.joint=", "tokenizer.lower=")
+
 
 @dataclass(frozen=True)
 class System:
@@ -23,12 +26,13 @@ class System:
 
 @dataclass(frozen=True)
 class Run:
-    """One training of a system."""
+    """One training of a system, and the run that must be there before, if it starts from one."""
 
     system: System
     seed: int
     folder: Path
     config: Config
+    first: "Run | None" = None
 
 
 def plan(
@@ -43,17 +47,34 @@ def plan(
         told = [*([Path(name).stem] if len(names) > 1 or not axes else []), *map(short, values)]
         system = System(name, values, ", ".join(told))
         for seed in range(1, seeds + 1):
-            config = presets.load(name, [*settings, *values, f"seed={seed}"])
-            if config.language_model:
+            run = planned(system, seed, [*settings, *values, f"seed={seed}"], folder)
+            if run.config.language_model:
                 raise UserError(
                     f"{name} is a language model, and a comparison ranks translations: train it and "
                     "read its perplexity with `regard evaluate`"
                 )
-            place = folder / f"{Path(name).stem}-{fingerprint(config)}" / f"seed-{seed}"
-            runs.append(Run(system, seed, place, config))
+            runs.append(run)
     if any(len({key(run) for run in runs}) < len(runs) for key in (named, lambda run: run.folder)):
         raise UserError("two systems are the same: name each preset and each value once")
     return runs
+
+
+def planned(
+    system: System, seed: int, settings: Sequence[str], folder: Path, after: tuple[str, ...] = ()
+) -> Run:
+    """One run. If it is to start from a preset, that is planned first: once, whatever the seed."""
+    config, first, after = presets.load(system.preset, settings), None, (*after, system.preset)
+    if config.init is not None and not Path(config.init).is_dir():
+        if config.init in after:
+            raise UserError(f"init goes round in a circle: {' from '.join((*after, config.init))}")
+        base = System(config.init, (), Path(config.init).stem)
+        common = [setting for setting in settings if setting.startswith(COMMON)]
+        first = planned(base, presets.load(base.preset).seed, common, folder, after)
+        # From where the run will lie: the folder of all runs may move.
+        place = Path("..", "..", *first.folder.relative_to(folder).parts)
+        config = config.model_copy(update={"init": str(place)})
+    name = f"{Path(system.preset).stem}-{fingerprint(config)}"
+    return Run(system, seed, folder / name / f"seed-{seed}", config, first)
 
 
 def named(run: Run) -> tuple[str, int]:

@@ -54,9 +54,12 @@ from regard.config.table import (
 from regard.config.text import (
     Bpe,
     Characters,
+    Data,
     Files,
+    HeldOut,
     MadeTask,
     Named,
+    Noise,
     Text,
     TokenizerTable,
     Words,
@@ -70,8 +73,10 @@ __all__ = [
     "Characters",
     "Config",
     "Custom",
+    "Data",
     "DecoderOnly",
     "Files",
+    "HeldOut",
     "Interleaved",
     "Latent",
     "LearnedPosition",
@@ -82,6 +87,7 @@ __all__ = [
     "Named",
     "NoAttention",
     "NoPosition",
+    "Noise",
     "Normaliser",
     "PlainNormaliser",
     "PlainScore",
@@ -114,6 +120,8 @@ __all__ = [
 class Training(Table):
     epochs: float = Field(default=10.0, gt=0)
     """Passes over the training text; may be a fraction."""
+    min_steps: int = Field(default=0, ge=0)
+    """A small text is passed over more often than that, until there were so many steps."""
     batch_tokens: int = Field(default=4096, ge=1)
     """A batch holds at most this many target tokens, padding included, ..."""
     batch_sentences: int = Field(default=128, ge=1)
@@ -160,6 +168,9 @@ class Config(Table):
     description: str = ""
     seed: int = Field(default=1, ge=0, lt=2**63)
     """Initial weights, order of batches, dropout."""
+    init: str | None = Field(default=None, min_length=1)
+    """A run to start from: its folder. In a comparison, also a preset or a .toml file, which is then
+    trained first."""
     data: one_of(MadeTask, Named, Files, Text) = MadeTask()
     tokenizer: one_of(Characters, Words, Bpe) = Characters()
     model: one_of(Recurrent, Transformer, DecoderOnly) = Recurrent()
@@ -181,10 +192,16 @@ class Config(Table):
             )
         return self
 
+    @model_validator(mode="after")
+    def _reused_from(self) -> "Config":
+        if self.tokenizer.reuse and self.init is None:
+            raise ValueError("tokenizer.reuse takes the vocabulary of the run in init: give init")
+        return self
+
     @property
     def language_model(self) -> bool:
         """Is there nothing to read, only something to write?"""
-        return isinstance(self.data, Text)
+        return isinstance(self.data, Text) and self.data.noise is None
 
     def to_toml(self) -> str:
         return tomli_w.dumps(self.model_dump(mode="json", exclude_none=True))

@@ -7,7 +7,13 @@ from pydantic import Field, model_validator
 from regard.config.table import Table
 
 
-class MadeTask(Table):
+class Data(Table):
+    share: float = Field(default=1.0, gt=0, le=1)
+    """The part of the training text that is used, whatever the run's seed; a smaller part lies within
+    a larger one. The tokenizer learns from that part alone."""
+
+
+class MadeTask(Data):
     """Sentences made on the spot: no download, the same for everyone."""
 
     kind: Literal["task"] = "task"
@@ -29,17 +35,20 @@ class MadeTask(Table):
         return self
 
 
-class Named(Table):
+Parallel = Literal["multi30k", "tatoeba-fr-en", "tatoeba-de-en"]
+
+
+class Named(Data):
     """A public corpus: see `regard data list`."""
 
     kind: Literal["named"] = "named"
-    name: Literal["multi30k", "tatoeba-fr-en", "tatoeba-de-en"] = "multi30k"
+    name: Parallel = "multi30k"
     source: str = "de"
     """Language to read and language to write."""
     target: str = "en"
 
 
-class Files(Table):
+class Files(Data):
     """Your own text: two line-aligned files, a .tsv, or a .jsonl, each plain or .gz."""
 
     kind: Literal["files"] = "files"
@@ -54,13 +63,47 @@ class Files(Table):
     max_characters: int = Field(default=2000, ge=1)
 
 
-class Text(Table):
-    """Plain text, to learn to write it: a language model. A public corpus, or files of your own."""
+class HeldOut(Table):
+    """Splits of a public corpus."""
+
+    name: Parallel
+    splits: tuple[Literal["train", "val", "test"], ...] = ("val", "test")
+
+
+class Noise(Table):
+    """How a sentence is spoiled, for a model to mend it (as in BART): words hidden, lost and moved."""
+
+    mask: float = Field(default=0.3, ge=0, lt=1)
+    """The share of words that are hidden, a run of them behind one mark, ..."""
+    span: float = Field(default=3.0, ge=1)
+    """... and how many words a run has, in the mean."""
+    delete: float = Field(default=0.1, ge=0, lt=1)
+    """The share of the other words that are lost."""
+    shuffle: int = Field(default=2, ge=0)
+    """No word moves by more places than this."""
+    copies: int = Field(default=2, ge=1)
+    """Each training sentence is spoiled so many times, and a pass over the text reads them all."""
+    seed: int = 1
+    """Which words; apart from the run's own seed."""
+
+    @model_validator(mode="after")
+    def _runs_part(self) -> "Noise":
+        most = self.span / (self.span + 1)
+        if self.mask > most:
+            raise ValueError(
+                f"data.noise.mask is {self.mask:g}, and runs of {self.span:g} words with one between "
+                f"them hide {most:.2f} at most: lower mask or raise span"
+            )
+        return self
+
+
+class Text(Data):
+    """Plain text, of a public corpus or your own, to learn to write it or, with noise, to mend it."""
 
     kind: Literal["text"] = "text"
     name: Literal["multi30k", "multi30k-captions", "tatoeba-fr-en", "tatoeba-de-en"] | None = None
-    """A public corpus, of which one language is read, ..."""
-    language: str = "en"
+    """A public corpus, of which one language is read, or several, ..."""
+    language: str | tuple[str, ...] = "en"
     train: str | tuple[str, ...] | None = None
     """... or files with a sentence a line, each plain or .gz."""
     val: str | tuple[str, ...] | None = None
@@ -68,6 +111,14 @@ class Text(Table):
     bad: Literal["refuse", "skip"] = "refuse"
     """What to do with a line that is damaged or too long; empty ones do not count."""
     max_characters: int = Field(default=2000, ge=1)
+    without: tuple[HeldOut, ...] = ()
+    """Whose sentences are left out of the training text, in the languages above, whatever their case
+    and punctuation."""
+    noise: Noise | None = None
+
+    @property
+    def languages(self) -> tuple[str, ...]:
+        return (self.language,) if isinstance(self.language, str) else self.language
 
     @model_validator(mode="after")
     def _one_origin(self) -> "Text":
@@ -77,6 +128,8 @@ class Text(Table):
             raise ValueError("give data.name, or data.train and data.val")
         if self.name is not None and given:
             raise ValueError(f"data.name and data.{given[0]} are two origins: choose one")
+        if not self.languages:
+            raise ValueError("data.language names no language")
         return self
 
 
@@ -90,6 +143,8 @@ class TokenizerTable(Table):
     """Lower-case all text."""
     max_tokens: int = Field(default=256, ge=1)
     """The longest text, in tokens; a longer one is refused."""
+    reuse: bool = False
+    """With `init`: take that run's vocabulary whole, and learn none."""
 
 
 class Characters(TokenizerTable):

@@ -135,6 +135,10 @@ class Model(nn.Module, ABC):
     ) -> dict[str, Float[Tensor, "batch layers heads query key"]]:
         """Every attention weight, by mechanism: "cross", "encoder", "decoder". None is missing."""
 
+    def by_token(self) -> dict[str, list[Tensor]]:
+        """What has a row for each token of the "source" vocabulary, of the "target" one."""
+        return {"source": [], "target": []}
+
     def attentions(self) -> dict[str, list[Attending]]:
         """The layers that make those weights, first layer first; a model without any has no key."""
         return {}

@@ -134,6 +134,10 @@ class Recurrent(Model):
     def output_map(self) -> tuple[Float[Tensor, "vocab features"], Float[Tensor, " vocab"]]:
         return self.output.weight, self.output.bias
 
+    def by_token(self) -> dict[str, list[Tensor]]:
+        target = [self.embedding.weight, self.output.weight, self.output.bias]
+        return {"source": [self.encoder.embedding.weight], "target": target}
+
     def explain(
         self, source: Source, mask: SourceMask, target: Target
     ) -> dict[str, Float[Tensor, "batch layers heads query key"]]:

@@ -93,5 +93,12 @@ class Stacked(Model):
         tied = self.target_embedding.weight
         return tied if self.output is None else self.output.weight, None
 
+    def by_token(self) -> dict[str, list[Tensor]]:
+        own = [] if self.output is None else [self.output.weight]
+        return {
+            "source": [self.source_embedding.weight],
+            "target": [self.target_embedding.weight, *own],
+        }
+
     def _embed(self, embedding: nn.Embedding, tokens: Ids, at: Ids) -> Sequence:
         return self.dropout(self.position.embed(embedding(tokens) * self.scale, at))

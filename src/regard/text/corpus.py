@@ -1,11 +1,12 @@
 """Sentence pairs in named splits, wherever they come from."""
 
 import hashlib
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from regard import config
 from regard.errors import UserError, listing, nearest
 from regard.text import datasets, pairs
+from regard.text.noise import noisy
 from regard.text.tasks import TASKS, make
 
 SPLITS = ("train", "val", "test")
@@ -34,6 +35,28 @@ class Corpus:
         """sha256 of each split's text: the same data gives the same sums everywhere."""
         return {split: checksum(pairs) for split, pairs in self.splits.items()}
 
+    def part(self, share: float) -> "Corpus":
+        """With this share of the training pairs."""
+        whole = self["train"]
+        rows = first_of(len(whole), max(1, round(share * len(whole))))
+        if len(rows) == len(whole):
+            return self
+        line = f"train: {len(rows):,} of {len(whole):,} pairs (data.share is {share:g})"
+        splits = self.splits | {"train": [whole[row] for row in rows]}
+        return replace(self, splits=splits, told=(*self.told, line))
+
+
+def first_of(count: int, wanted: int) -> list[int]:
+    """`wanted` of `count` rows, in order: those that come first when a hash ranks them all.
+
+    So fewer rows are always among more of them, for everyone.
+    """
+
+    def rank(row: int) -> bytes:
+        return hashlib.blake2b(str(row).encode(), digest_size=8).digest()
+
+    return sorted(sorted(range(count), key=rank)[:wanted])
+
 
 def checksum(pairs: list[tuple[str, str]]) -> str:
     digest = hashlib.sha256()
@@ -42,14 +65,26 @@ def checksum(pairs: list[tuple[str, str]]) -> str:
     return digest.hexdigest()
 
 
-def load(data: config.MadeTask | config.Named | config.Files | config.Text) -> Corpus:
+def load(data: config.Data) -> Corpus:
     """The corpus that a config's [data] table asks for."""
+    found = read(data).part(data.share)
+    noise = data.noise if isinstance(data, config.Text) else None
+    if noise is None:
+        return found
+    copies = {split: noise.copies if split == "train" else 1 for split in found.splits}
+    spoiled = {name: noisy(found[name], noise, copies[name], name) for name in copies}
+    return replace(found, splits=spoiled)
+
+
+def read(data: config.Data) -> Corpus:
+    """All that there is, as it is."""
     if isinstance(data, config.Named):
         return Corpus(datasets.load(data.name, data.source, data.target))
     if isinstance(data, config.Files):
         return from_files(data)
     if isinstance(data, config.Text):
-        return plain_text(data)
+        return set_apart(plain_text(data), data)
+    assert isinstance(data, config.MadeTask)
     task = TASKS[data.name]
     sizes = {split: getattr(data, split) for split in SPLITS}
     lengths = {"min_length": data.min_length, "max_length": data.max_length}
@@ -74,8 +109,9 @@ def from_files(data: config.Files) -> Corpus:
 def plain_text(data: config.Text) -> Corpus:
     """Sentences to write, with nothing to read before them."""
     if data.name is not None:
-        found = datasets.monolingual(data.name, data.language)
-        return Corpus({split: [("", line) for line in found[split] if line] for split in found})
+        found = [datasets.monolingual(data.name, language) for language in data.languages]
+        lines = {split: [line for each in found for line in each[split]] for split in found[0]}
+        return Corpus({split: [("", line) for line in lines[split] if line] for split in lines})
     splits, told = {}, []
     for split in SPLITS:
         given = getattr(data, split)
@@ -86,3 +122,32 @@ def plain_text(data: config.Text) -> Corpus:
         if counts.skipped:
             told.append(f"{split}: {counts.summary()}")
     return Corpus(splits, told=tuple(told))
+
+
+def set_apart(found: Corpus, data: config.Text) -> Corpus:
+    """The text, its training part without the sentences of `data.without`."""
+    for other in data.without:
+        theirs = held_out(other, data.languages)
+        whole = found["train"]
+        kept = [pair for pair in whole if pairs.bare(pair[1]) not in theirs]
+        if not kept:
+            raise UserError(f"data.without: every training sentence is in {other.name}")
+        line = (
+            f"train: left out {len(whole) - len(kept):,} of {len(whole):,} sentences, which are in "
+            f"{other.name} ({listing(other.splits)})"
+        )
+        found = replace(found, splits=found.splits | {"train": kept}, told=(*found.told, line))
+    return found
+
+
+def held_out(table: config.HeldOut, languages: tuple[str, ...]) -> set[str]:
+    """The bare sentences of a corpus' splits, in those of the languages that it has."""
+    theirs = datasets.known(table.name).languages
+    shared = [language for language in languages if language in theirs]
+    if not shared:
+        raise UserError(
+            f"data.without: {table.name} has {listing(theirs)}, and data.language says "
+            f"{listing(languages)}: there is nothing to compare"
+        )
+    found = [datasets.monolingual(table.name, language) for language in shared]
+    return {pairs.bare(line) for each in found for split in table.splits for line in each[split]}

@@ -265,7 +265,7 @@ class TokenizerPair:
         kind = TOKENIZERS[table.kind]
         source = [pair[0] for pair in pairs]
         target = [pair[1] for pair in pairs]
-        choices = table.model_dump(exclude={"kind", "joint", "max_tokens"})
+        choices = table.model_dump(exclude={"kind", "joint", "max_tokens", "reuse"})
         if table.joint:
             both = kind.learn(source + target, symbols, **choices)
             return cls(both, both, table.max_tokens)

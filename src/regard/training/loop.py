@@ -38,10 +38,15 @@ class Loop:
         self.board: Any = None
 
     @property
+    def passes(self) -> float:
+        """Passes over the training text so far."""
+        return self.progress.epoch + self.progress.batch / max(len(self.order), 1)
+
+    @property
     def share(self) -> float:
         """How much of the run is done, from 0 to 1."""
-        done = self.progress.epoch + self.progress.batch / max(len(self.order), 1)
-        return min(done / self.table.epochs, 1.0)
+        steps = self.progress.step / self.table.min_steps if self.table.min_steps else 1.0
+        return min(self.passes / self.table.epochs, steps, 1.0)
 
     def restore(self) -> None:
         """Stand where the last checkpoint stood; what was logged after it is cut off."""
@@ -120,7 +125,7 @@ class Loop:
         self.log(
             event="validation",
             step=place.step,
-            epoch=round(self.share * self.table.epochs, 4),
+            epoch=round(self.passes, 4),
             train_loss=train_loss,
             loss=val.loss,
             perplexity=val.perplexity,
@@ -131,7 +136,7 @@ class Loop:
         )
         mark = "  best" if better else ""
         self.display.say(
-            f"step {place.step:>6}  epoch {self.share * self.table.epochs:5.2f}  "
+            f"step {place.step:>6}  epoch {self.passes:5.2f}  "
             f"train {train_loss:.4f}  val {val.loss:.4f}  perplexity {val.perplexity:.3f}  "
             f"{speed:,.0f} tokens/s{mark}"
         )

@@ -6,6 +6,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -26,6 +27,8 @@ from regard.text.batch import Batches, Encoded, Resident
 from regard.text.corpus import Corpus
 from regard.text.tokenizer import TokenizerPair
 from regard.training import checkpoint
+from regard.training.differences import changes
+from regard.training.inherit import Ancestor
 from regard.training.loop import Loop
 from regard.training.progress import Display
 from regard.training.update import Update
@@ -41,17 +44,23 @@ def train(
     """Train in `folder`; the result card. A finished run that is resumed stays as it is."""
     check(config, folder, resume)
     files.sweep(folder)
+    resume = resume and (folder / checkpoint.FILE).is_file()
+    # Who goes on has all there is to know in the folder: the run it came from may be gone.
+    ancestor = Ancestor.of(config, folder) if config.init and not resume else None
     data = corpus.load(config.data)
     for line in data.told:
         console.print(line, highlight=False)
     if not (folder / "config.toml").is_file():
         files.write(folder / "config.toml", config.to_toml())
-    tokenizers = tokenizers_of(config, data, folder)
+    tokenizers = tokenizers_of(config, data, folder, ancestor)
     torch.manual_seed(config.seed)
     if device != "cpu":
         torch.set_float32_matmul_precision("high")  # tf32: the loss cannot tell, the clock can
     sizes = (tokenizers.source.size, tokenizers.target.size)
     model = build(config.model, *sizes, tokenizers.joint).to(device)
+    origin = ancestor.give(model, tokenizers, data) if ancestor else None
+    for line in origin.told if origin else ():
+        console.print(line, highlight=False, markup=False)
     table = config.training
     train, val = (fitting(data, split, tokenizers, console) for split in ("train", "val"))
     console.print(
@@ -66,14 +75,15 @@ def train(
         data_there, precision = Resident(train, device), dtype(table.precision, device)
         update = Update(model, table, data_there, precision, gpu and table.graphs, display.say)
         loop = Loop(table, update, batches, val, folder, display)
-        if resume and (folder / checkpoint.FILE).is_file():
+        if resume:
             same_data(folder, data)
             loop.restore()
             display.say(f"resuming at step {loop.progress.step}")
         else:
             (folder / "metrics.jsonl").unlink(missing_ok=True)
             facts = {"parameters": model.parameter_count, "data": data.checksums()}
-            loop.log(event="start", seed=config.seed, **facts)
+            inherited = {"init": origin.record} if origin else {}
+            loop.log(event="start", seed=config.seed, **facts, **inherited)
         progress = loop.run()
     figures = {
         "parameters": model.parameter_count,
@@ -89,6 +99,8 @@ def train(
         "versions": versions(),
         "device": device_name(device),
         "data": data.checksums(),
+        "told": data.told,
+        "init": beginning(folder).get("init"),
         "figures": figures,
     }
     write_card(folder, card)
@@ -147,26 +159,9 @@ def check(config: Config, folder: Path, resume: bool) -> None:
         raise UserError(f"{folder} is there already: {way}choose another --run")
 
 
-def changes(saved: Config, wanted: Config) -> list[str]:
-    """What differs between two experiments, the words about them aside."""
-    old, new = (config.model_dump(exclude={"description"}) for config in (saved, wanted))
-    return differences(old, new)
-
-
-def differences(old: Any, new: Any, path: str = "") -> list[str]:
-    """Dotted names of what differs, with both values."""
-    if isinstance(old, dict) and isinstance(new, dict):
-        keys = dict.fromkeys([*old, *new])
-        inner = (differences(old.get(k), new.get(k), f"{path}.{k}".lstrip(".")) for k in keys)
-        return [line for lines in inner for line in lines]
-    return [] if old == new else [f"{path}: {old} there, {new} here"]
-
-
 def same_data(folder: Path, data: Corpus) -> None:
     """A run goes on with the text it began with, or not at all."""
-    metrics = folder / "metrics.jsonl"
-    first = metrics.read_text("utf-8").partition("\n")[0] if metrics.is_file() else ""
-    began = json.loads(first).get("data", {}) if first else {}
+    began = beginning(folder).get("data", {})
     changed = [
         split for split, found in data.checksums().items() if began.get(split, found) != found
     ]
@@ -177,10 +172,21 @@ def same_data(folder: Path, data: Corpus) -> None:
         )
 
 
-def tokenizers_of(config: Config, data: Corpus, folder: Path) -> TokenizerPair:
-    """Those in the folder, or new ones learned from the training text."""
+def beginning(folder: Path) -> dict[str, Any]:
+    """The first event of a run."""
+    metrics = folder / "metrics.jsonl"
+    first = metrics.read_text("utf-8").partition("\n")[0] if metrics.is_file() else ""
+    return json.loads(first) if first else {}
+
+
+def tokenizers_of(
+    config: Config, data: Corpus, folder: Path, ancestor: Ancestor | None
+) -> TokenizerPair:
+    """Those in the folder, or those of the run it came from, or new ones learned from the text."""
     path = folder / "tokenizer.json"
-    if not path.is_file():
+    if ancestor and config.tokenizer.reuse:
+        replace(ancestor.tokenizers, max_tokens=config.tokenizer.max_tokens).save(path)
+    elif not path.is_file():
         TokenizerPair.learn(config.tokenizer, data["train"], data.symbols).save(path)
     return TokenizerPair.load(path)
 
