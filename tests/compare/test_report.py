@@ -238,7 +238,9 @@ def test_other_sentences_have_no_paired_test(done, tmp_path):
         write_report(elsewhere(done, text, tmp_path), "test", "x", [], tmp_path / "out")
         systems = json.loads((tmp_path / "out" / "results.json").read_text())["systems"]
         assert (systems[1]["p"] is not None) == paired
-        assert ("cell rnn" in (tmp_path / "out" / "outputs.md").read_text()) == paired
+        page = (tmp_path / "out" / "outputs.md").read_text()
+        assert ("| cell rnn |" in page) == paired
+        assert ("measured on other sentences: cell rnn." in page) != paired
 
 
 def test_a_curve_is_what_validation_said(done, tmp_path):

@@ -12,6 +12,8 @@ def shapes(table) -> dict[str, tuple[int, ...]]:
     """What a model of this table has to show."""
     if table["kind"] == "recurrent":
         return {} if table["attention"] == "none" else {"cross": (5, 1, 1, TARGET, SOURCE)}
+    if "attention" not in table:  # a state space, and nothing else
+        return {}
     decoder, heads = table["decoder"]["layers"], table["attention"]["heads"]
     encoder = table.get("encoder", table["decoder"])["layers"]
     wanted = {
@@ -19,9 +21,7 @@ def shapes(table) -> dict[str, tuple[int, ...]]:
         "encoder": (5, encoder, heads, SOURCE, SOURCE),
         "decoder": (5, decoder, heads, TARGET, TARGET),
     }
-    if "mixer" not in table:
-        return wanted
-    return {"cross": wanted["cross"]} if table["kind"] == "transformer" else {}
+    return {"cross": wanted["cross"]} if "mixer" in table else wanted
 
 
 def test_explain_shows_every_mechanism_the_model_has(named, tables, example):

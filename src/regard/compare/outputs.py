@@ -15,9 +15,15 @@ def spread(sources: Sequence[str], count: int = COUNT) -> list[int]:
 
 
 def side_by_side(
-    pairs: Sequence[tuple[str, str]], outputs: Mapping[str, Sequence[str]], split: str
+    pairs: Sequence[tuple[str, str]],
+    outputs: Mapping[str, Sequence[str]],
+    split: str,
+    elsewhere: Sequence[str] = (),
 ) -> str:
-    """Markdown: a table for each sentence, with its source, its reference and every output."""
+    """Markdown: a table for each sentence, with its source, its reference and every output.
+
+    `elsewhere` are systems that were measured on other sentences.
+    """
     rows = spread([source for source, _ in pairs])
     page = [
         "# Outputs side by side\n",
@@ -25,6 +31,9 @@ def side_by_side(
         f"all in order of their source's length in characters, cut into {len(rows)} equal parts, the "
         "middle of each part. Every system speaks with its first seed.",
     ]
+    if elsewhere:
+        names = "; ".join(map(plain, elsewhere))
+        page.append(f"\nNot here, since they were measured on other sentences: {names}.")
     for row in rows:
         source, reference = pairs[row]
         lines = {"*source*": source, "*reference*": reference}

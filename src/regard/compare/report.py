@@ -63,7 +63,8 @@ def write_report(
     files.write(out / "table.md", table)
     files.write(out / "table.tex", latex(rows))
     files.write(out / "table.csv", comma_separated(results))
-    page = side_by_side(pairs, {label: said[label] for label in alike}, split)
+    others = [label for label in said if label not in alike]
+    page = side_by_side(pairs, {label: said[label] for label in alike}, split, others)
     files.write(out / "outputs.md", page)
     files.write(out / "results.json", json.dumps({**facts, "systems": results}, indent=1) + "\n")
     draw_curves(
