@@ -5,8 +5,15 @@ positions and models.
 """
 
 from regard.labs.copying import Copying
+from regard.labs.equivariance import Equivariance
 from regard.labs.lab import Check, Exercise, Findings, Knobs, Lab, Result, Rows
 
-LABS: dict[str, Lab] = {lab.name: lab for lab in (Copying(),)}
+LABS: dict[str, Lab] = {
+    lab.name: lab
+    for lab in (
+        Copying(),
+        Equivariance(),
+    )
+}
 
 __all__ = ["LABS", "Check", "Exercise", "Findings", "Knobs", "Lab", "Result", "Rows"]
