@@ -4,6 +4,7 @@
 positions and models.
 """
 
+from regard.labs.causality import Causality
 from regard.labs.copying import Copying
 from regard.labs.equivariance import Equivariance
 from regard.labs.lab import Check, Exercise, Findings, Knobs, Lab, Result, Rows
@@ -13,6 +14,7 @@ LABS: dict[str, Lab] = {
     for lab in (
         Copying(),
         Equivariance(),
+        Causality(),
     )
 }
 
