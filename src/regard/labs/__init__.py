@@ -8,6 +8,7 @@ from regard.labs.causality import Causality
 from regard.labs.copying import Copying
 from regard.labs.equivariance import Equivariance
 from regard.labs.lab import Check, Exercise, Findings, Knobs, Lab, Result, Rows
+from regard.labs.receptive_field import ReceptiveField
 from regard.labs.rotary import Rotary
 from regard.labs.sinusoids import Sinusoids
 
@@ -19,6 +20,7 @@ LABS: dict[str, Lab] = {
         Causality(),
         Sinusoids(),
         Rotary(),
+        ReceptiveField(),
     )
 }
 
