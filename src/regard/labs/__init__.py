@@ -6,6 +6,7 @@ positions and models.
 
 from regard.labs.causality import Causality
 from regard.labs.copying import Copying
+from regard.labs.costs import Costs
 from regard.labs.equivariance import Equivariance
 from regard.labs.lab import Check, Exercise, Findings, Knobs, Lab, Result, Rows
 from regard.labs.receptive_field import ReceptiveField
@@ -21,6 +22,7 @@ LABS: dict[str, Lab] = {
         Sinusoids(),
         Rotary(),
         ReceptiveField(),
+        Costs(),
     )
 }
 

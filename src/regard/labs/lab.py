@@ -21,6 +21,11 @@ Value = float | int | bool | str
 Series = Sequence[Any]
 
 
+def shown(figure: float) -> str:
+    """A number in a few digits; a whole number, which may be counted exactly, in all of them."""
+    return str(figure) if isinstance(figure, int) else f"{figure:.6g}"
+
+
 @dataclass(frozen=True)
 class Check:
     """One measured figure against the law: equal within a tolerance, or on one side of a bound."""
@@ -48,7 +53,7 @@ class Check:
         """The check as a sentence."""
         sign = self.relation if self.passed else {"=": "≠", "<=": ">", ">=": "<"}[self.relation]
         room = f" (within {self.tolerance:.2g})" if self.tolerance else ""
-        said = f"{self.name}: {self.measured:.6g} {sign} {self.expected:.6g}{room}"
+        said = f"{self.name}: {shown(self.measured)} {sign} {shown(self.expected)}{room}"
         return said if self.passed or not self.teaches else f"{said}. {self.teaches}"
 
 
