@@ -5,15 +5,35 @@ positions and models.
 """
 
 from regard.labs.averaging import Averaging
+from regard.labs.causality import Causality
 from regard.labs.copying import Copying
+from regard.labs.costs import Costs
+from regard.labs.equivariance import Equivariance
 from regard.labs.lab import Check, Exercise, Findings, Knobs, Lab, Result, Rows
 from regard.labs.multi_head import TwoHeads
 from regard.labs.noisy_keys import NoisyKeys
 from regard.labs.nope import Nope
 from regard.labs.qkv import Qkv
+from regard.labs.receptive_field import ReceptiveField
+from regard.labs.rotary import Rotary
+from regard.labs.sinusoids import Sinusoids
 
 LABS: dict[str, Lab] = {
-    lab.name: lab for lab in (Copying(), Averaging(), NoisyKeys(), TwoHeads(), Qkv(), Nope())
+    lab.name: lab
+    for lab in (
+        Copying(),
+        Averaging(),
+        NoisyKeys(),
+        TwoHeads(),
+        Qkv(),
+        Equivariance(),
+        Causality(),
+        Sinusoids(),
+        Rotary(),
+        Nope(),
+        ReceptiveField(),
+        Costs(),
+    )
 }
 
 __all__ = ["LABS", "Check", "Exercise", "Findings", "Knobs", "Lab", "Result", "Rows"]
