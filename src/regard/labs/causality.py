@@ -142,6 +142,11 @@ def mask(new, read):
 ''',
         answer=mask,
         grade=grade,
+        background="""
+A decoder's output at position s may depend on the tokens 0 .. s alone, because those after it are not known
+when it has to answer. A cache keeps the keys and values of what has been read, so new queries meet more
+keys than there are queries: the mask is not square.
+""",
     )
 
     def measure(self, knobs: CausalityKnobs, generator: Generator) -> Findings:

@@ -164,6 +164,11 @@ def products(tokens, width, heads, groups):
 ''',
         answer=products,
         grade=grade,
+        background="""
+A linear map from a numbers to b numbers takes a b products for each token that it is applied to. A score is
+one dot product of a query and a key, d products, for each head and each pair of tokens; the weighted sum of
+values takes as many. Every head has queries of its own; keys and values are made once for each group.
+""",
     )
 
     def measure(self, knobs: CostsKnobs, generator: Generator) -> Findings:

@@ -140,6 +140,10 @@ def restore(outputs, order):
 ''',
         answer=restore,
         grade=grade,
+        background="""
+Row i of X[order] is row order[i] of X. Without positions and masks, what self-attention says about a token
+depends on that token and on which others there are, not on where any of them stands.
+""",
     )
 
     def measure(self, knobs: EquivarianceKnobs, generator: Generator) -> Findings:

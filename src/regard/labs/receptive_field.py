@@ -245,6 +245,11 @@ def offsets(heads, layers):
 ''',
         answer=offsets,
         grade=grade,
+        background="""
+A head that looks at one position copies its value, and the residual keeps what was there: after one layer,
+position p holds something of p and of the h positions that its heads looked at. The layer above looks at
+positions that have done the same.
+""",
     )
 
     def measure(self, knobs: ReceptiveFieldKnobs, generator: Generator) -> Findings:

@@ -175,6 +175,10 @@ def turn(x, t, omega):
 ''',
         answer=turn,
         grade=grade,
+        background="""
+A pair (x1, x2) is a complex number x1 + i x2, and a product with e^(i a) = cos a + i sin a turns it by the
+angle a. Place t turns pair i by t omega_i, so a query at m and a key at n differ by (n - m) omega_i.
+""",
     )
 
     def measure(self, knobs: RotaryKnobs, generator: Generator) -> Findings:

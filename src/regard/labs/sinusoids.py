@@ -126,6 +126,11 @@ def shift(k, width, base):
 ''',
         answer=shift,
         grade=grade,
+        background="""
+PE(t) stacks pairs (sin t omega_i, cos t omega_i), omega_i = base^(-2i / width), i = 0 .. width/2 - 1.
+
+    sin(a + b) = sin a cos b + cos a sin b        cos(a + b) = cos a cos b - sin a sin b
+""",
     )
 
     def measure(self, knobs: SinusoidsKnobs, generator: Generator) -> Findings:
