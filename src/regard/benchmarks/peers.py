@@ -42,9 +42,9 @@ class Transformers:
 
     def __init__(self, shape: dict[str, int], device: str) -> None:
         os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
-        from transformers import MarianConfig, MarianMTModel  # type: ignore[import-not-found]
+        from transformers import MarianConfig, MarianMTModel
 
-        parts = {
+        parts: dict[str, Any] = {
             f"{part}_{name}": shape[ours]
             for part in ("encoder", "decoder")
             for name, ours in (
@@ -65,7 +65,8 @@ class Transformers:
             forced_eos_token_id=None,
             **parts,
         )
-        self.model = MarianMTModel(made).eval().to(device)
+        model: Any = MarianMTModel(made)
+        self.model = model.eval().to(device)
         self.device, self.vocabulary = device, shape["vocabulary"]
 
     def __call__(self, batches: Batches, width: int, steps: int) -> int:
