@@ -41,15 +41,19 @@ def test_objective(tiny, family: str, smoothing: float) -> None:
 @pytest.mark.parametrize("at_once", [7, 1024])
 @pytest.mark.parametrize("biased", [True, False])
 @pytest.mark.parametrize("smoothing", [0.0, 0.1])
+@pytest.mark.parametrize("frozen", [True, False])
 def test_cross_entropy_is_pytorchs(
-    smoothing: float, biased: bool, at_once: int, monkeypatch
+    frozen: bool, smoothing: float, biased: bool, at_once: int, monkeypatch
 ) -> None:
     """Loss and every gradient, with rows that are padding, in one piece and in several."""
     monkeypatch.setitem(module.ROWS_AT_ONCE, "cpu", at_once)
     random = torch.Generator().manual_seed(5)
     sizes = [(31, 5), (13, 5), (13,)][: 3 if biased else 2]
     tensors = [3 * torch.randn(s, generator=random, dtype=torch.double) for s in sizes]
-    features, weight, *bias = (tensor.requires_grad_() for tensor in tensors)
+    learned = tensors[: 1 if frozen else 3]
+    for tensor in learned:
+        tensor.requires_grad_()
+    features, weight, *bias = tensors
     wanted = torch.randint(0, 13, (31,), generator=random)
     assert (wanted == 0).any()
     ours = cross_entropy(features, weight, bias[0] if bias else None, wanted, smoothing)
@@ -59,8 +63,8 @@ def test_cross_entropy_is_pytorchs(
     )
     torch.testing.assert_close(ours, theirs)
     for one, two in zip(
-        torch.autograd.grad(ours * 3, tensors),
-        torch.autograd.grad(theirs * 3, tensors),
+        torch.autograd.grad(ours * 3, learned),
+        torch.autograd.grad(theirs * 3, learned),
         strict=True,
     ):
         torch.testing.assert_close(one, two)

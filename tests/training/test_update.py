@@ -250,3 +250,27 @@ def test_bfloat16_is_tried_elsewhere_first(monkeypatch) -> None:
         run.dtype("bfloat16", "cpu")
     monkeypatch.setattr(subprocess, "run", lambda *_, **__: subprocess.CompletedProcess([], 0))
     assert run.dtype("bfloat16", "cpu") == torch.bfloat16
+
+
+@pytest.mark.parametrize("precision", [torch.float32, torch.float64])
+def test_what_is_frozen_stays_and_the_rest_learns_as_before(make, data, precision) -> None:
+    """Of a model that a copy computes for, too."""
+    cuts = Batches(data, 10**6, 8, seed=1).epoch(0)
+    made = make("transformer", average=0.5)
+    frozen = {"source_embedding.weight", "encoder.0.feed.grow.weight", "decoder_norm.bias"}
+    for name, parameter in made.model.named_parameters():
+        parameter.requires_grad_(name not in frozen)
+    before = copy.deepcopy(weights(made.model))
+    part = Update(made.model, made.table, made.data, precision, False, print)
+    learn(part, cuts)
+    for name, value in weights(part.model).items():
+        assert torch.equal(value, before[name]) == (name in frozen), name
+    for name, value in weights(part.worker).items():
+        torch.testing.assert_close(value.float(), weights(part.model)[name])
+    for name, value in weights(part.averaged).items():
+        assert torch.equal(value, before[name]) == (name in frozen), name
+    assert part.model.learned_count == part.model.parameter_count - sum(
+        before[name].numel() for name in frozen
+    )
+    inside = {id(p) for group in part.optimizer.param_groups for p in group["params"]}
+    assert len(inside) == len(before) - len(frozen)

@@ -3,7 +3,7 @@
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass, fields
-from typing import Any, Protocol, TypeVar, runtime_checkable
+from typing import Any, ClassVar, Protocol, TypeVar, runtime_checkable
 
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
@@ -96,6 +96,9 @@ class Attending(Protocol):
 class Model(nn.Module, ABC):
     """P(target | source). `begin` and `step` go word by word; `features` reads a target at once."""
 
+    recordable: ClassVar[bool] = True
+    """Can training be recorded as a CUDA graph? Nothing may ask the device for a number then."""
+
     def __init__(self) -> None:
         super().__init__()
         self.product = Product()
@@ -157,8 +160,15 @@ class Model(nn.Module, ABC):
             for part in self.modules()
             for name in getattr(part, "undecayed", ())
         }
-        return [p for p in self.parameters() if p.ndim > 1 and id(p) not in kept]
+        return [
+            p for p in self.parameters() if p.requires_grad and p.ndim > 1 and id(p) not in kept
+        ]
 
     @property
     def parameter_count(self) -> int:
         return sum(parameter.numel() for parameter in self.parameters())
+
+    @property
+    def learned_count(self) -> int:
+        """How many of them training changes."""
+        return sum(parameter.numel() for parameter in self.parameters() if parameter.requires_grad)

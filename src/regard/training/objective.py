@@ -65,8 +65,10 @@ class ProjectedCrossEntropy(torch.autograd.Function):
         mean_bias = 0.0 if bias is None else bias.mean(dtype=exact)
         total = torch.zeros((), dtype=exact, device=features.device)
         by_features = torch.empty_like(features)
-        by_weight = torch.zeros_like(weight)
-        by_bias = None if bias is None else torch.zeros_like(bias)
+        # What is frozen needs no gradient, and the weight's is a third of the work.
+        needed = ctx.needs_input_grad
+        by_weight = torch.zeros_like(weight) if needed[1] else None
+        by_bias = torch.zeros_like(bias) if bias is not None and needed[2] else None
         step = ROWS_AT_ONCE[features.device.type]
         for start in range(0, len(wanted), step):
             rows = slice(start, start + step)
@@ -85,14 +87,15 @@ class ProjectedCrossEntropy(torch.autograd.Function):
             by_features[rows] = (error @ weight - smoothing * mean_weight.to(part)) * counts.to(
                 part
             )
-            by_weight.addmm_(error.T, shared)
+            if by_weight is not None:
+                by_weight.addmm_(error.T, shared)
             if by_bias is not None:
                 by_bias += counts.to(error)[:, 0] @ error
-        if smoothing:
-            vocab = len(weight)
-            by_weight -= smoothing / vocab * (share.T @ features.to(exact)).to(weight)
-            if by_bias is not None:
-                by_bias -= smoothing / vocab
+        even = smoothing / len(weight)
+        if even and by_weight is not None:
+            by_weight -= even * (share.T @ features.to(exact)).to(weight)
+        if even and by_bias is not None:
+            by_bias -= even
         ctx.save_for_backward(by_features, by_weight, by_bias)
         return total
 
@@ -100,5 +103,5 @@ class ProjectedCrossEntropy(torch.autograd.Function):
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
         by_features, by_weight, by_bias = ctx.saved_tensors
         scale = grads[0].to(by_features.dtype)
-        by_bias = None if by_bias is None else by_bias * scale
-        return by_features * scale, by_weight * scale, by_bias, None, None
+        found = (None if x is None else x * scale for x in (by_features, by_weight, by_bias))
+        return *found, None, None

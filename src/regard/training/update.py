@@ -31,12 +31,17 @@ def optimizer_for(model: Model, table: choices.Training) -> AdamW:
     """AdamW; weight decay pulls on matrices, not on biases and norms."""
     matrices = model.decayed
     known = set(map(id, matrices))
-    others = [p for p in model.parameters() if id(p) not in known]
+    others = [p for p in learned(model) if id(p) not in known]
     groups = [{"params": matrices, "weight_decay": table.weight_decay}]
     groups.append({"params": others, "weight_decay": 0.0})
     # A rate that lies on the device can change between two replays of a graph.
-    rate = torch.tensor(table.rate, device=matrices[0].device)
+    rate = torch.tensor(table.rate, device=next(model.parameters()).device)
     return AdamW(groups, lr=rate, betas=(0.9, 0.98), fused=True, capturable=rate.is_cuda)
+
+
+def learned(model: Model) -> list[Tensor]:
+    """The parameters that training changes."""
+    return [parameter for parameter in model.parameters() if parameter.requires_grad]
 
 
 class Update:
@@ -58,11 +63,13 @@ class Update:
         self.model, self.table, self.data = model, table, data
         self.optimizer = optimizer_for(model, table)
         self.rate: Tensor = self.optimizer.param_groups[0]["lr"]
-        self.parameters: list[Tensor] = list(model.parameters())
+        self.parameters = learned(model)
         self.worker = model if precision == torch.float32 else in_precision(model, precision)
-        self.averaged = (
-            model if table.average is None else copy.deepcopy(model).requires_grad_(False)
-        )
+        self.computing = learned(self.worker)
+        self.averaged = model if table.average is None else copy.deepcopy(model)
+        self.means = learned(self.averaged)
+        if self.averaged is not model:
+            self.averaged.requires_grad_(False)
         self.newness = torch.zeros_like(self.rate)
         self.loss = torch.zeros_like(self.rate)
         self.steps = 0
@@ -100,7 +107,7 @@ class Update:
         """Let what computes follow `model`, whose weights someone else has changed."""
         with torch.no_grad():
             if self.worker is not self.model:
-                torch._foreach_copy_(list(self.worker.parameters()), self.parameters)
+                torch._foreach_copy_(list(self.worker.parameters()), list(self.model.parameters()))
 
     def _by_graph(self, shape: Shape, rows: Int[Tensor, " batch"]) -> None:
         """The first batch of a shape as it is, the second recorded, and from then on the recording."""
@@ -120,16 +127,17 @@ class Update:
         self.worker.train()
         loss = objective(self.worker, batch, self.table.label_smoothing)
         self.loss += loss.detach()
-        found = torch.autograd.grad(loss, list(self.worker.parameters()), allow_unused=True)
+        found = torch.autograd.grad(loss, self.computing, allow_unused=True)
         with torch.no_grad():
             set_gradients(self.parameters, found)
             clip_grad_norm_(self.parameters, self.table.clip)
             self.optimizer.step()
             for parameter in self.parameters:
                 parameter.grad = None
-            self.refresh()
+            if self.worker is not self.model:
+                torch._foreach_copy_(self.computing, self.parameters)
             if self.averaged is not self.model:
-                move_towards(list(self.averaged.parameters()), self.parameters, self.newness)
+                move_towards(self.means, self.parameters, self.newness)
 
 
 class WaitingError(Exception):
