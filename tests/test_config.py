@@ -42,7 +42,7 @@ def union(table: type, field: str) -> set[str]:
         (union(config.Transformer, "position"), {*POSITIONS, "interleaved"}),
         (union(config.RecurrentEncoder, "position"), {*POSITIONS, "interleaved"}),
         (literals(config.Rotary, "scaling"), SCALINGS),
-        (union(config.Config, "tokenizer"), TOKENIZERS),
+        (union(config.Config, "tokenizer"), {*TOKENIZERS, "pretrained"}),
         (literals(config.Recurrent, "cell"), CELLS),
         (literals(config.RecurrentDecoder, "kind"), DECODERS),
         (literals(config.MadeTask, "name"), TASKS),
@@ -163,8 +163,11 @@ MISTAKES = {
     "model.celll=gru": 'case: model.celll: unknown key. Did you mean "cell"? Known here: kind, cell,',
     "model.cell=gruu": 'model.cell: got "gruu"; choose gru, lstm, rnn. Did you mean "gru"?',
     "model.kind=transfromer": 'model.kind: got "transfromer"; choose recurrent, transformer, '
-    "decoder-only. "
-    'Did you mean "transformer"?',
+    'decoder-only, pretrained. Did you mean "transformer"?',
+    "model.kind=pretrained": "case: model.name: give one, there is no default",
+    "model={kind='pretrained', name='x', tune={kind='lora', rnak=3}}": "model.tune.rnak: unknown key. "
+    'Did you mean "rank"?',
+    "tokenizer.kind=pretrained": 'tokenizer.kind: "pretrained" is what a pretrained model brings along',
     "model.attention.score=adittive": 'model.attention.score.kind: got "adittive"; choose scaled-dot, '
     'dot, additive, bilinear, mean, dummy, location. Did you mean "additive"?',
     "model.attention.normaliser.kind=max": "model.attention.normaliser.kind: got "
@@ -180,7 +183,7 @@ MISTAKES = {
     "model.hidden=wide": 'model.hidden: got "wide"; it should be a valid integer',
     "model.encoder.bidirectional=perhaps": 'model.encoder.bidirectional: got "perhaps"; it should be',
     "model.dropout=1": "model.dropout: got 1; it should be less than 1",
-    "model=3": 'model.kind: got "3"; choose recurrent, transformer, decoder-only.',
+    "model=3": 'model.kind: got "3"; choose recurrent, transformer, decoder-only, pretrained.',
     "model.encoder=3": "model.encoder: got 3; it should be a valid dictionary",
     "data.kind=web": 'data.kind: got "web"; choose task, ',
     "trainin.epochs=3": 'trainin: unknown key. Did you mean "training"?',
@@ -391,3 +394,29 @@ def test_files_that_cannot_be_read(tmp_path):
 def test_nearest_offers_a_spelling_only_when_one_is_near():
     assert nearest("ADDITVE", ["dot", "additive"]) == ' Did you mean "additive"?'
     assert nearest("zzz", ["dot", "additive"]) == ""
+
+
+@pytest.mark.parametrize("kind", ["characters", "words", "bpe"])
+def test_of_a_tokenizer_for_scratch_a_pretrained_model_keeps_what_is_about_the_text(kind):
+    table = {"kind": kind, "lower": True, "max_tokens": 31, "joint": True}
+    made = Config.model_validate({"tokenizer": table, "model": {"kind": "pretrained", "name": "x"}})
+    assert made.pretrained
+    assert made.tokenizer == config.PretrainedTokenizer(lower=True, max_tokens=31)
+    alone = Config.model_validate({"tokenizer": kind, "model": {"kind": "pretrained", "name": "x"}})
+    assert alone.tokenizer == config.PretrainedTokenizer()
+    again = Config.model_validate({"tokenizer": made.tokenizer, "model": made.model})
+    assert again.tokenizer == made.tokenizer
+
+
+def test_a_wrong_key_for_a_tokenizer_is_refused_whatever_the_model():
+    settings = ["model={kind='pretrained', name='x'}", "tokenizer.lowr=true"]
+    with pytest.raises(UserError, match=r'tokenizer\.lowr: unknown key. Did you mean "lower"'):
+        presets.load("case", settings)
+
+
+def test_swapping_the_model_is_the_only_change():
+    for name in presets.names():
+        swapped = presets.load(name, ["model.kind=pretrained", "model.name=x", "model.tune=lora"])
+        assert swapped.pretrained
+        assert swapped.model.tune == config.Lora()
+        assert swapped.data == presets.load(name).data

@@ -269,7 +269,8 @@ def load(run: str | Path, device: str | torch.device = "cpu", *, int8: bool = Fa
             "validation; continue it with `regard train ... --resume`"
         )
     tokenizers = TokenizerPair.load(folder / "tokenizer.json")
-    model = build(config.model, tokenizers.source.size, tokenizers.target.size, tokenizers.joint)
+    sizes = (tokenizers.source.size, tokenizers.target.size)
+    model = build(config.model, *sizes, tokenizers.joint, folder)
     path = folder / "model.safetensors"
     weights.fill(model, weights.read(path)[0], path)
     model = model.to(device)

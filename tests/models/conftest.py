@@ -1,6 +1,9 @@
 """Small models of every family, one for each choice there is; every law runs over all of them."""
 
+import copy
+import json
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 import pytest
@@ -9,10 +12,11 @@ from torch import Tensor
 
 from regard.attention import NORMALISERS, POSITIONS, SCORES, Position
 from regard.config import Config
-from regard.models import Model, build
+from regard.models import Model, adopt, build
 from regard.models.build import CELLS, DECODERS, FEEDS
 
 SOURCE_VOCAB, TARGET_VOCAB = 23, 19
+SHAPES = ("gpt2", "llama", "marian", "t5")
 LENGTHS, TARGET = (11, 3, 7, 1, 5), 17  # 17: past the room a cache starts with
 
 
@@ -142,6 +146,7 @@ MODELS: dict[str, dict[str, Any]] = {
         }.items()
     },
     "decoder-only-1": decoder_only(decoder={"layers": 1}),
+    **{f"pretrained-{shape}": {"kind": "pretrained", "name": shape} for shape in SHAPES},
 }
 
 
@@ -167,9 +172,29 @@ def make(table: dict[str, Any], seed: int = 1, joint: bool = False) -> Model:
     return model.double().eval()
 
 
+@pytest.fixture(scope="session")
+def adopted(checkpoint):
+    """A pretrained model from its table, whose name is a shape; in single precision.
+
+    Its own parts compute in no other, whatever they are given.
+    """
+
+    @cache
+    def once(table: str) -> Model:
+        table = json.loads(table)
+        table["name"] = str(checkpoint(table["name"]))
+        torch.manual_seed(1)
+        config = Config.model_validate({"model": table})
+        return adopt(config.model, config.tokenizer).model.eval()
+
+    return lambda table: copy.deepcopy(once(json.dumps(table)))
+
+
 @pytest.fixture(params=MODELS)
-def named(request) -> tuple[str, Model]:
-    return request.param, make(MODELS[request.param])
+def named(request, adopted) -> tuple[str, Model]:
+    table = MODELS[request.param]
+    made = adopted(table) if table["kind"] == "pretrained" else make(table)
+    return request.param, made
 
 
 @pytest.fixture

@@ -25,6 +25,8 @@ def names(model: Model, side: str) -> set[str]:
 
 def test_rows_grow_with_their_vocabulary(tables):
     for name, table in tables.items():
+        if table["kind"] == "pretrained":  # its vocabulary is its own
+            continue
         model, found = grows(table, SIZES, GROWN, joint=False)
         assert found == names(model, "source") | names(model, "target"), name
         assert not names(model, "source") & names(model, "target")

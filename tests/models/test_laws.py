@@ -7,11 +7,12 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from regard.config import Config
 from regard.models import build
 
-TIGHT = {"atol": 1e-9, "rtol": 1e-9}  # in double precision
+TOLERANCE = {torch.float64: 1e-9, torch.float32: 1e-5}
 
 
 def close(found: torch.Tensor, wanted: torch.Tensor) -> None:
-    torch.testing.assert_close(found, wanted, **TIGHT)
+    tolerance = TOLERANCE[wanted.dtype]
+    torch.testing.assert_close(found, wanted, atol=tolerance, rtol=tolerance)
 
 
 @pytest.fixture(autouse=True)
@@ -191,6 +192,8 @@ def test_a_model_in_training_mode_differs_and_in_eval_mode_repeats(family, examp
 def test_training_never_waits_for_a_number_that_only_the_device_knows(named, tables):
     """Fake tensors have shapes and no values: to read one, or to index by a mask, is an error."""
     table = tables[named[0]]
+    if not named[1].recordable:
+        pytest.skip("it says so itself, and is trained without CUDA graphs")
     if "learned" in named[0]:
         pytest.skip("on a CPU it looks whether its table is long enough; on a GPU it does not")
     with FakeTensorMode(), torch.enable_grad():

@@ -132,7 +132,9 @@ def test_a_wrong_kind_is_told_of_those_that_were_registered():
     assert 'got "shrap"; choose scaled-dot, dot, additive' in said
     assert 'location, sharp. Did you mean "sharp"?' in said
     assert 'choose softmax, argmax, sparsemax, none, halves. Did you mean "halves"?' in said
-    with pytest.raises(UserError, match=r"choose recurrent, transformer, decoder-only\."):
+    with pytest.raises(
+        UserError, match=r"choose recurrent, transformer, decoder-only, pretrained\."
+    ):
         small({"kind": "telepathy"})
 
 

@@ -7,7 +7,7 @@ A table that has a `kind` is one of several alternatives. A kind may stand alone
 
 # pyright: reportInvalidTypeForm=false
 
-from typing import Literal
+from typing import Any, Literal
 
 import tomli_w
 from pydantic import Field, model_validator
@@ -37,6 +37,10 @@ from regard.config.attention import (
 from regard.config.models import (
     AttentionMixer,
     DecoderOnly,
+    Frozen,
+    Full,
+    Lora,
+    Pretrained,
     Recurrent,
     RecurrentDecoder,
     RecurrentEncoder,
@@ -48,6 +52,7 @@ from regard.config.models import (
 from regard.config.table import (
     Custom,
     Table,
+    kind_of,
     kinds,
     one_of,
 )
@@ -60,6 +65,7 @@ from regard.config.text import (
     MadeTask,
     Named,
     Noise,
+    PretrainedTokenizer,
     Text,
     TokenizerTable,
     Words,
@@ -76,11 +82,14 @@ __all__ = [
     "Data",
     "DecoderOnly",
     "Files",
+    "Frozen",
+    "Full",
     "HeldOut",
     "Interleaved",
     "Latent",
     "LearnedPosition",
     "Location",
+    "Lora",
     "MadeTask",
     "ManyHeads",
     "MultiHead",
@@ -92,6 +101,8 @@ __all__ = [
     "PlainNormaliser",
     "PlainScore",
     "Position",
+    "Pretrained",
+    "PretrainedTokenizer",
     "Recurrent",
     "RecurrentDecoder",
     "RecurrentEncoder",
@@ -112,6 +123,7 @@ __all__ = [
     "Turning",
     "Words",
     "extensions",
+    "kind_of",
     "kinds",
     "one_of",
 ]
@@ -172,13 +184,38 @@ class Config(Table):
     """A run to start from: its folder. In a comparison, also a preset or a .toml file, which is then
     trained first."""
     data: one_of(MadeTask, Named, Files, Text) = MadeTask()
-    tokenizer: one_of(Characters, Words, Bpe) = Characters()
-    model: one_of(Recurrent, Transformer, DecoderOnly) = Recurrent()
+    tokenizer: one_of(Characters, Words, Bpe, PretrainedTokenizer) = Characters()
+    model: one_of(Recurrent, Transformer, DecoderOnly, Pretrained) = Recurrent()
     training: Training = Training()
     search: Search = Search()
 
+    @model_validator(mode="before")
+    @classmethod
+    def _tokenizer_of_its_own(cls, data: Any) -> Any:
+        """So that only [model] need change: of [tokenizer], what is about a vocabulary goes."""
+        if not isinstance(data, dict) or kind_of(data.get("model")) != "pretrained":
+            return data
+        given = data.get("tokenizer")
+        given = given.model_dump() if isinstance(given, Table) else given
+        kept = given if isinstance(given, dict) else {}
+        learned = {name for table in (Characters, Words, Bpe) for name in table.model_fields}
+        of_text = set(PretrainedTokenizer.model_fields) - {"joint"}
+        kept = {name: kept[name] for name in kept if name not in learned - of_text}
+        return data | {"tokenizer": kept | {"kind": "pretrained"}}
+
+    @model_validator(mode="after")
+    def _tokenizer_of_another(self) -> "Config":
+        if isinstance(self.tokenizer, PretrainedTokenizer) and not self.pretrained:
+            raise ValueError(
+                'tokenizer.kind: "pretrained" is what a pretrained model brings along; for a model '
+                "made from scratch choose characters, words or bpe"
+            )
+        return self
+
     @model_validator(mode="after")
     def _places_suffice(self) -> "Config":
+        if self.pretrained:
+            return self  # its places are counted when it is there
         recurrent = isinstance(self.model, Recurrent)
         name = "model.encoder.position" if recurrent else "model.position"
         position = self.model.encoder.position if recurrent else self.model.position
@@ -202,6 +239,11 @@ class Config(Table):
     def language_model(self) -> bool:
         """Is there nothing to read, only something to write?"""
         return isinstance(self.data, Text) and self.data.noise is None
+
+    @property
+    def pretrained(self) -> bool:
+        """Does the model come with weights and a tokenizer of its own?"""
+        return isinstance(self.model, Pretrained)
 
     def to_toml(self) -> str:
         return tomli_w.dumps(self.model_dump(mode="json", exclude_none=True))

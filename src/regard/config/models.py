@@ -1,4 +1,4 @@
-"""Choices of models: recurrent, Transformer, decoder-only."""
+"""Choices of models: recurrent, Transformer, decoder-only, pretrained."""
 
 # pyright: reportInvalidTypeForm=false
 
@@ -181,3 +181,48 @@ class DecoderOnly(Stack):
     """Source and target in one sequence, each token seeing those before it."""
 
     kind: Literal["decoder-only"] = "decoder-only"
+
+
+class Full(Table):
+    """Every weight learns."""
+
+    kind: Literal["full"] = "full"
+
+
+class Frozen(Table):
+    """The embeddings and the first layers stay as they are."""
+
+    kind: Literal["frozen"] = "frozen"
+    layers: int = Field(default=0, ge=0)
+    """How many layers stay, of the encoder and of the decoder each."""
+
+
+class Lora(Table):
+    """W + (alpha / rank) B A: each matrix stays, and learns a thin product beside it (Hu et al., 2021)."""
+
+    kind: Literal["lora"] = "lora"
+    rank: int = Field(default=16, ge=1)
+    """How thin."""
+    alpha: float = Field(default=32.0, gt=0)
+    dropout: float = Field(default=0.0, ge=0, lt=1)
+    """Share of what enters A that training leaves out."""
+    targets: tuple[str, ...] = ()
+    """Names of the maps that learn, such as q_proj; all linear maps but the output's if not given."""
+
+
+class Pretrained(Table):
+    """A checkpoint of Hugging Face's, with its own tokenizer; needs the extra `pretrained`.
+
+    One with an encoder reads prefix + source. One without reads prefix + source + separator, and goes
+    on with the target.
+    """
+
+    kind: Literal["pretrained"] = "pretrained"
+    name: str = Field(min_length=1)
+    """A name on the Hugging Face hub, a folder, or a .gguf file."""
+    tune: one_of(Full, Frozen, Lora) = Full()
+    """What learns."""
+    prefix: str = ""
+    """What stands before every source, ..."""
+    separator: str = Field(default="\n", min_length=1)
+    """... and between source and target, where they are one sequence."""

@@ -39,15 +39,19 @@ def kinds(table: type[Table]) -> tuple[str, ...]:
     return get_args(table.model_fields["kind"].annotation)
 
 
+def kind_of(value: Any) -> str | None:
+    """The kind that a table asks for, be it a string, raw, or checked."""
+    value = value.get("kind") if isinstance(value, dict) else value
+    return value if isinstance(value, str) else getattr(value, "kind", None)
+
+
 def one_of(*tables: type[Table], extension: str | None = None) -> Any:
     """The type of a field that is one of `tables`, told apart by kind; without one, the first."""
     table_of = {kind: table for table in tables for kind in kinds(table)}
     default = next(iter(table_of))
 
     def tag(value: Any) -> str:
-        if isinstance(value, dict):
-            value = value.get("kind", default)
-        kind = value if isinstance(value, str) else getattr(value, "kind", None)
+        kind = kind_of({"kind": default} | value if isinstance(value, dict) else value)
         if kind in table_of:
             return "kind:" + kinds(table_of[kind])[0]
         return "kind:custom" if kind in extensions(extension) else f"kind:{kind}"

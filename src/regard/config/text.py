@@ -166,3 +166,10 @@ class Bpe(TokenizerTable):
     joint: bool = True
     size: int = Field(default=8000, ge=300)
     """Size of the vocabulary; the 256 bytes are in it, so no text is unknown."""
+
+
+class PretrainedTokenizer(TokenizerTable):
+    """The one that a pretrained model brings along: its vocabulary is not ours to choose."""
+
+    kind: Literal["pretrained"] = "pretrained"
+    joint: bool = True

@@ -2,6 +2,7 @@
 
 from functools import partial
 from importlib import metadata
+from pathlib import Path
 from typing import Any
 
 from torch import nn
@@ -19,6 +20,7 @@ from regard.attention import (
 )
 from regard.attention.normalise import Normaliser
 from regard.errors import UserError, listing
+from regard.models.adopt import rebuilt
 from regard.models.cells import CELLS
 from regard.models.decoder_only import DecoderOnly
 from regard.models.interface import Model
@@ -230,8 +232,16 @@ def decoder_only(table: config.DecoderOnly, *vocabularies: Any) -> DecoderOnly:
     return DecoderOnly(*embeddings, decoder, parts.last_norm(), table.tied, table.dropout)
 
 
-def build(table: Any, source_vocab: int, target_vocab: int, joint: bool) -> Model:
-    """The model that a config's [model] table asks for, for vocabularies of these sizes."""
+def build(
+    table: Any, source_vocab: int, target_vocab: int, joint: bool, folder: Path | None = None
+) -> Model:
+    """The model that a config's [model] table asks for, for vocabularies of these sizes.
+
+    A pretrained one is what the run in `folder` began with.
+    """
+    if isinstance(table, config.Pretrained):
+        assert folder is not None, "a pretrained model is adopted first, into a folder"
+        return rebuilt(table, folder)
     if isinstance(table, config.Recurrent):
         return recurrent(table, source_vocab, target_vocab)
     if isinstance(table, config.DecoderOnly):

@@ -21,7 +21,7 @@ from regard import files
 from regard.config import Config
 from regard.diagrams import draw
 from regard.errors import UserError
-from regard.models import build
+from regard.models import Adopted, Model, adopt, build
 from regard.text import cache, corpus
 from regard.text.batch import Batches, Encoded, Resident
 from regard.text.corpus import Corpus
@@ -50,22 +50,26 @@ def train(
     data = corpus.load(config.data)
     for line in data.told:
         console.print(line, highlight=False)
+    torch.manual_seed(config.seed)
+    # Before the folder is begun: a name may be wrong.
+    adopted = None if resume else adoption(config, console)
     if not (folder / "config.toml").is_file():
         files.write(folder / "config.toml", config.to_toml())
-    tokenizers = tokenizers_of(config, data, folder, ancestor)
-    torch.manual_seed(config.seed)
     if device != "cpu":
         torch.set_float32_matmul_precision("high")  # tf32: the loss cannot tell, the clock can
-    sizes = (tokenizers.source.size, tokenizers.target.size)
-    model = build(config.model, *sizes, tokenizers.joint).to(device)
+    tokenizers, model = adopted.keep(folder) if adopted else built(config, data, folder, ancestor)
+    model = model.to(device)
     origin = ancestor.give(model, tokenizers, data) if ancestor else None
     for line in origin.told if origin else ():
         console.print(line, highlight=False, markup=False)
     table = config.training
     train, val = (fitting(data, split, tokenizers, console) for split in ("train", "val"))
+    sizes = (tokenizers.source.size, tokenizers.target.size)
+    some = model.learned_count < model.parameter_count
+    learned = f" ({model.learned_count:,} of them learn)" if some else ""
     console.print(
         f"{len(train):,} pairs, vocabulary {sizes[0]:,} and {sizes[1]:,}, "
-        f"{model.parameter_count:,} parameters, {device}",
+        f"{model.parameter_count:,} parameters{learned}, {device}",
         highlight=False,
     )
     gpu = device.startswith("cuda")
@@ -73,7 +77,8 @@ def train(
     batches = Batches(train, *sizes, config.seed, table.shapes if gpu else None)
     with Display(console) as display, own_stream(gpu):
         data_there, precision = Resident(train, device), dtype(table.precision, device)
-        update = Update(model, table, data_there, precision, gpu and table.graphs, display.say)
+        graphs = gpu and table.graphs and model.recordable
+        update = Update(model, table, data_there, precision, graphs, display.say)
         loop = Loop(table, update, batches, val, folder, display)
         if resume:
             same_data(folder, data)
@@ -87,6 +92,7 @@ def train(
         progress = loop.run()
     figures = {
         "parameters": model.parameter_count,
+        "learned_parameters": model.learned_count,
         "val_loss": progress.best,
         "best_step": progress.best_step,
         "steps": progress.step,
@@ -177,6 +183,24 @@ def beginning(folder: Path) -> dict[str, Any]:
     metrics = folder / "metrics.jsonl"
     first = metrics.read_text("utf-8").partition("\n")[0] if metrics.is_file() else ""
     return json.loads(first) if first else {}
+
+
+def adoption(config: Config, console: Console) -> Adopted | None:
+    """What a run begins with that others have trained."""
+    if not config.pretrained:
+        return None
+    told = "the tokenizer is the model's own, whatever [tokenizer] says of a vocabulary"
+    console.print(told, highlight=False, markup=False)
+    return adopt(config.model, config.tokenizer)
+
+
+def built(
+    config: Config, data: Corpus, folder: Path, ancestor: Ancestor | None
+) -> tuple[TokenizerPair, Model]:
+    """Tokenizers, and a model whose weights are still by chance."""
+    tokenizers = tokenizers_of(config, data, folder, ancestor)
+    sizes = (tokenizers.source.size, tokenizers.target.size)
+    return tokenizers, build(config.model, *sizes, tokenizers.joint, folder)
 
 
 def tokenizers_of(
