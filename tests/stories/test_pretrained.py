@@ -93,6 +93,24 @@ def test_it_is_evaluated_and_ablated_like_any_other(tuned, regard):
     assert sum(abs(row["loss_change"]) > 1e-6 for row in heads) > len(heads) / 2
 
 
+def test_the_word_it_looks_at_most_is_hidden_like_any_others(tuned, regard):
+    said = regard("evaluate", tuned[1], "--first", 5, "--ablate", "attention", "--json")
+    assert said.code == 0, said.err
+    rows = {row["change"]: row for row in json.loads(said.out)["ablations"]["rows"]}
+    assert abs(rows["most-attended word masked"]["loss_change"]) > 1e-6
+    end = abs(rows["end token masked"]["loss_change"])
+    assert (end < 1e-6) == (tuned[0] == "llama")  # where the separator says it, it is not read
+
+
+def test_another_run_starts_from_it(tuned, regard, tmp_path):
+    _, run, _, path = tuned
+    said = regard("train", path, "--run", tmp_path / "run", "--init", run, "--device", "cpu")
+    assert said.code == 0, said.err
+    assert " 0 start fresh" in said.out
+    first = json.loads((run / "card.json").read_text())["figures"]["val_loss"]
+    assert json.loads((tmp_path / "run" / "card.json").read_text())["figures"]["val_loss"] < first
+
+
 def test_its_attention_is_drawn_every_layer_and_head(tuned, regard, tmp_path):
     _, run, _, _ = tuned
     said = regard("diagram", run, "a dog's hat", "--out", tmp_path / "all.svg")
