@@ -194,10 +194,13 @@ def test_what_is_watched_is_what_is_computed(shape, taken, theirs):
         torch.testing.assert_close(adopted(source, mask, target), wanted, **SINGLE)
     assert len(found) == len(layers) * (2 if shape in ALONE else 1)  # source, then target
     assert not any(layer._forward_hooks or layer._forward_pre_hooks for layer in layers)
+    shown = adopted.explain(source, mask, target)
+    adopted.hugging.set_attn_implementation("eager")  # a softmax, then, and no fused attention
+    for name, weight in adopted.explain(source, mask, target).items():
+        torch.testing.assert_close(weight, shown[name], **SINGLE)
     model, _ = theirs(shape)
     model.set_attn_implementation("eager")
     order = torch.tensor(taken(shape).tokenizers.target.order(begin_of(shape, taken, theirs)))
-    shown = adopted.explain(source, mask, target)
     if shape in ALONE:
         both = order[torch.cat([source, target], dim=1)]
         out = model(input_ids=both, output_attentions=True)

@@ -6,7 +6,7 @@ import json
 import pytest
 
 from regard import files
-from regard.compare import job
+from regard.compare import job, plan, sweep
 
 TOML = """
 {model}
@@ -102,6 +102,7 @@ def test_the_word_it_looks_at_most_is_hidden_like_any_others(tuned, regard):
     assert (end < 1e-6) == (tuned[0] == "llama")  # where the separator says it, it is not read
 
 
+@pytest.mark.parametrize("tuned", ["llama"], indirect=True)
 def test_another_run_starts_from_it(tuned, regard, tmp_path):
     _, run, _, path = tuned
     said = regard("train", path, "--run", tmp_path / "run", "--init", run, "--device", "cpu")
@@ -121,6 +122,7 @@ def test_its_attention_is_drawn_every_layer_and_head(tuned, regard, tmp_path):
     assert "dog" in drawn
 
 
+@pytest.mark.parametrize("tuned", ["llama"], indirect=True)
 def test_resuming_a_finished_run_leaves_it_as_it_is(tuned, regard, checksums):
     _, run, _, path = tuned
     before = checksums(run)
@@ -129,23 +131,24 @@ def test_resuming_a_finished_run_leaves_it_as_it_is(tuned, regard, checksums):
     assert before["model.safetensors"] == after["model.safetensors"]
 
 
-def test_scratch_and_pretrained_are_compared_in_one_command(tuned, regard, tmp_path, monkeypatch):
-    _, _, _, path = tuned
-    if tuned[0] == "t5":
-        pytest.skip("one is enough")
+@pytest.mark.parametrize("tuned", ["llama"], indirect=True)
+def test_scratch_and_pretrained_are_compared_as_one_plan(tuned, tmp_path, monkeypatch):
+    """In this process: others would take long to import everything."""
 
     def inside(run, split, beams, device, jobs) -> str:
-        """`execute`, without a process of its own, which would take long to import everything."""
         files.write(run.folder.with_suffix(".toml"), run.config.to_toml())
         job.job(run.folder.with_suffix(".toml"), run.folder, device, split, list(beams))
         return ""
 
+    path = tuned[3]
     monkeypatch.setattr(importlib.import_module("regard.compare.sweep"), "execute", inside)
-    scratch = toml(path.parent, SCRATCH)
-    said = regard("compare", scratch, path, "--out", tmp_path / "table", "--device", "cpu")
-    assert said.code == 0, said.err
-    found = json.loads((tmp_path / "table" / "results.json").read_text())
-    assert [system["system"] for system in found["systems"]] == [scratch.stem, path.stem]
+    monkeypatch.setattr(importlib.import_module("regard.training.run"), "EXAMPLES", 0)
+    both = [str(toml(path.parent, SCRATCH)), str(path)]
+    runs = plan(both, [], ["training.epochs=1"], 1, tmp_path)
+    assert sweep(runs, "test", [1], "cpu", 1, lambda line: None) == []
+    for run in runs:
+        found = json.loads((run.folder / "evaluation-test.json").read_text())
+        assert found["bits_per_character"] > 0
 
 
 def test_a_language_model_goes_on_from_a_pretrained_one(regard, checkpoint, tmp_path):
@@ -168,7 +171,8 @@ def test_a_language_model_goes_on_from_a_pretrained_one(regard, checkpoint, tmp_
 
 def test_a_wrong_name_is_one_sentence(regard, tmp_path):
     words = ["train", "case", "--set", "model.kind=pretrained", "--set", "model.name=./nothing"]
-    said = regard(*words, "--set", "data.train=20", "--run", tmp_path / "run")
+    words += [word for n in ("train", "val", "test") for word in ("--set", f"data.{n}=3")]
+    said = regard(*words, "--run", tmp_path / "run")
     assert said.code == 2
     assert said.err.startswith("regard: there is no folder nothing")
     assert not (tmp_path / "run").exists()

@@ -4,6 +4,7 @@ No code of theirs is ever run, and no pickle is ever loaded: safetensors, or GGU
 """
 
 import io
+import logging
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager, redirect_stderr
@@ -29,18 +30,17 @@ def library() -> Any:
 @contextmanager
 def quiet() -> Iterator[None]:
     """Without their progress bars, notes and warnings; what matters is told by us."""
-    logging = library().utils.logging
-    level, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
-    logging.set_verbosity_error()
-    logging.disable_progress_bar()
+    talkers = [logging.getLogger(name) for name in ("huggingface_hub", "transformers")]
+    levels = [talker.level for talker in talkers]
+    for talker in talkers:
+        talker.setLevel(logging.ERROR)
     try:
         with warnings.catch_warnings(), redirect_stderr(io.StringIO()):
             warnings.simplefilter("ignore")
             yield
     finally:
-        logging.set_verbosity(level)
-        if bars:
-            logging.enable_progress_bar()
+        for talker, level in zip(talkers, levels, strict=True):
+            talker.setLevel(level)
 
 
 def fetch(name: str) -> tuple[Any, Any]:

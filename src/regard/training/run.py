@@ -189,9 +189,10 @@ def adoption(config: Config, console: Console) -> Adopted | None:
     """What a run begins with that others have trained."""
     if not config.pretrained:
         return None
+    adopted = adopt(config.model, config.tokenizer)
     told = "the tokenizer is the model's own, whatever [tokenizer] says of a vocabulary"
     console.print(told, highlight=False, markup=False)
-    return adopt(config.model, config.tokenizer)
+    return adopted
 
 
 def built(
