@@ -164,7 +164,7 @@ MISTAKES = {
     "model.cell=gruu": 'model.cell: got "gruu"; choose gru, lstm, rnn. Did you mean "gru"?',
     "model.kind=transfromer": 'model.kind: got "transfromer"; choose recurrent, transformer, '
     'decoder-only, pretrained. Did you mean "transformer"?',
-    "model.kind=pretrained": "case: model.name: give one, there is no default",
+    "model.kind=pretrained": "case: model.name: it is missing, and has no default",
     "model={kind='pretrained', name='x', tune={kind='lora', rnak=3}}": "model.tune.rnak: unknown key. "
     'Did you mean "rank"?',
     "tokenizer.kind=pretrained": 'tokenizer.kind: "pretrained" is what a pretrained model brings along',

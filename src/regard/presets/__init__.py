@@ -116,7 +116,7 @@ def explain(error: ErrorDetails, root: type[Table] = Config) -> str:
             told = f"choose {listing(choices)}.{nearest(str(kind), choices)}{own}"
             return f'{path}.kind: got "{kind}"; {told}'
         case "missing":
-            return f"{path}: give one, there is no default"
+            return f"{path}: it is missing, and has no default"
         case "literal_error":
             choices = [c.strip(" '") for c in ctx["expected"].replace(" or ", ", ").split(",")]
             return f"{path}: got {shown}; choose {listing(choices)}.{nearest(str(given), choices)}"
