@@ -212,7 +212,7 @@ MISFITS: dict[str, tuple[str, dict[str, Any], str]] = {
     ),
     "mixer": (
         "decoder-only",
-        {"mixer": {"kind": "state-space"}},
+        {"mixer": {"kind": "state-space"}, "attention": {}},
         r"model.mixer.kind: attention there, state-space here",
     ),
     "cell": ("recurrent", {"cell": "rnn"}, r"model.cell: gru there, rnn here"),
