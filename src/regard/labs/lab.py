@@ -3,7 +3,8 @@
 import math
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from typing import Any, ClassVar, Literal
 
@@ -136,6 +137,17 @@ class Exercise:
         return self.answer.__name__
 
 
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """PyTorch on one thread: on tensors this small several wait for each other, and clocks get noisy."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
 class Knobs(Table):
     """What can be turned: one field a knob, with its default, its range, and a line about it."""
 
@@ -162,10 +174,8 @@ class Lab(ABC):
         """One run; knobs that are not given keep their defaults."""
         knobs = self.checked(parameters)
         begun = time.perf_counter()
-        with torch.random.fork_rng(
-            devices=[]
-        ):  # models draw their first weights from the global one
-            torch.manual_seed(seed)
+        with torch.random.fork_rng(devices=[]), one_thread():
+            torch.manual_seed(seed)  # models draw their first weights from the global generator
             found = self.measure(knobs, torch.Generator().manual_seed(seed))
         seconds = time.perf_counter() - begun
         told = knobs.model_dump()
