@@ -10,3 +10,15 @@ def lab(request):
     """The lab that a test file is about: tests/labs/test_noisy_keys.py is about noisy-keys."""
     name = request.path.stem.removeprefix("test_").replace("_", "-")
     return LABS[name]
+
+
+# Beyond the quick form: knobs with which a test can afford a lab that trains models.
+SMALL = {
+    "bottleneck": {"letters": 4, "longest": 12, "texts": 2000},
+}
+
+
+@pytest.fixture
+def small():
+    """The knobs of a lab's shortest run that passes."""
+    return lambda lab: lab.quick | SMALL.get(lab.name, {})

@@ -16,10 +16,10 @@ def results():
 
 
 @pytest.fixture
-def result(lab, results):
+def result(lab, results, small):
     """One short run, shared by all laws."""
     if lab.name not in results:
-        results[lab.name] = lab.run(**lab.quick)
+        results[lab.name] = lab.run(**small(lab))
     return results[lab.name]
 
 

@@ -5,6 +5,7 @@ positions and models.
 """
 
 from regard.labs.averaging import Averaging
+from regard.labs.bottleneck import Bottleneck
 from regard.labs.causality import Causality
 from regard.labs.copying import Copying
 from regard.labs.costs import Costs
@@ -33,6 +34,7 @@ LABS: dict[str, Lab] = {
         Nope(),
         ReceptiveField(),
         Costs(),
+        Bottleneck(),
     )
 }
 

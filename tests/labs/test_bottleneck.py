@@ -1,0 +1,111 @@
+"""Bottleneck: it fails when attention sees nothing, and measures gradients and what is held right."""
+
+import random
+
+import pytest
+
+from regard import UserError, evaluation
+from regard.attention import SCORES
+from regard.evaluation import Likelihood
+from regard.labs.bottleneck import KINDS, BottleneckKnobs, context, experiment
+from regard.labs.forgetting import by_length, expected, fitted, letter_pairs, reach
+from regard.labs.training import untrained
+from regard.text.batch import Encoded
+from regard.text.tokenizer import TokenizerPair
+
+
+def test_attention_that_sees_nothing_is_noticed(lab, small, monkeypatch):
+    monkeypatch.setitem(SCORES, "scaled-dot", SCORES["dummy"])
+    result = lab.run(**small(lab))
+    failed = [check.name for check in result.checks if not check.passed]
+    assert any(name.startswith("attention's gain on the longest") for name in failed)
+    assert any("gradient the first letter gets" in name for name in failed)
+
+
+def test_pairs_are_the_case_tasks():
+    pairs = letter_pairs(37, range(3, 6), 5, random.Random(0))
+    assert {len(target) for _, target in pairs} == {3, 4, 5}
+    for source, target in pairs:
+        symbol, text = source.split(" ")
+        assert target == {"<U>": text.upper(), "<L>": text.lower()}[symbol]
+        assert set(text) <= set("abcdeABCDE")
+
+
+@pytest.fixture
+def models():
+    """An untrained model of each kind, and a source whose tokens are all different."""
+    pairs = [("<U> abcde", "ABCDE")]
+    knobs = BottleneckKnobs(width=7)
+    configs = [experiment(kind, knobs, seed=3) for kind in KINDS]
+    tokenizers = TokenizerPair.learn(configs[0].tokenizer, pairs, ("<U>", "<L>"))
+    batch = Encoded.of(pairs, tokenizers).batch([0])
+    return [untrained(config, tokenizers) for config in configs], batch, tokenizers
+
+
+def test_the_gradient_at_a_place_is_that_of_the_only_token_there(models):
+    for model in models[0]:
+        batch = models[1]
+        logits = model(batch.source, batch.source_mask, batch.target)[:, 4]
+        loss = -logits.log_softmax(-1)[0, batch.wanted[0, 4]]
+        loss.backward()
+        rows = model.encoder.embedding.weight.grad[batch.source[0]]
+        assert reach(model, batch, 4) == pytest.approx(rows.norm(dim=-1).tolist(), rel=1e-4)
+
+
+def test_the_models_differ_by_attention_and_positions_alone(models):
+    none, attention, placed = (
+        {name: p.shape for name, p in m.named_parameters()} for m in models[0]
+    )
+    assert attention == placed
+    assert {name: attention[name] for name in none if name != "output.weight"} == {
+        name: none[name] for name in none if name != "output.weight"
+    }
+
+
+def test_accuracy_is_that_of_the_lengths_between_edges(models, monkeypatch):
+    pairs = [("<U> ab", "AB"), ("<U> abc", "ABC"), ("<U> abcd", "ABCD")]
+    told = [Likelihood(0.0, tokens=3, correct=3), Likelihood(0.0, 4, 0), Likelihood(0.0, 5, 4)]
+    monkeypatch.setattr(evaluation, "likelihoods", lambda model, data: told)
+    model, tokenizers = models[0][0], models[2]
+    assert by_length(model, tokenizers, pairs, [2, 3, 4, 5]) == [1, 0, 4 / 5]
+    assert by_length(model, tokenizers, pairs, [2, 4, 5]) == [3 / 7, 4 / 5]
+
+
+def test_the_fit_finds_what_is_held():
+    lengths = [5.0, 9.0, 14.0]
+    held, error = fitted(lengths, [expected(3.7, n, 6) for n in lengths], 6)
+    assert held == pytest.approx(3.7, abs=0.006)
+    assert error < 0.01
+    assert expected(3.7, 2, 6) == 1
+    assert expected(0, 7, 5) == pytest.approx(1 / 5)
+    assert fitted(lengths, [0.9, 0.2, 0.9], 6)[1] > 1
+
+
+def test_nothing_is_asked_of_positions(lab, small):
+    result = lab.run(**small(lab) | {"texts": 100, "epochs": 1.0, "seeds": 2})
+    assert not any("position" in check.name for check in result.checks)
+    assert isinstance(result.figures["positions_gain"], float)
+    assert len(result.figures["gap_interval"]) == 1
+    assert len(result.figures["gradient_norms"][0]) == 12 + 2
+    assert [len(runs) for runs in result.figures["accuracies"]] == [2, 2, 2]
+
+
+def test_a_cell_that_there_is_not(lab):
+    with pytest.raises(UserError, match='lab bottleneck: cell: got "gruu"; choose gru, lstm, rnn'):
+        lab.run(cell="gruu")
+
+
+@pytest.mark.parametrize(
+    ("wrong", "why"),
+    [
+        (lambda d, h, mask: (h @ d).softmax(0) @ h, "minus infinity"),
+        (lambda d, h, mask: ((h @ d).softmax(0) * mask) @ h, "minus infinity"),
+        (lambda d, h, mask: ((h @ d) * mask).softmax(0) @ h, "minus infinity"),
+        (lambda d, h, mask: h[mask].mean(0), "e^(d . h_j)"),
+        (lambda d, h, mask: context(d / 2, h, mask), "e^(d . h_j)"),
+        (lambda d, h, mask: ((h @ d).exp() * mask) / ((h @ d).exp() * mask).sum() @ h, "overflow"),
+    ],
+)
+def test_wrong_answers_fail_with_a_word_of_why(lab, wrong, why):
+    failed = [remark.told for remark in lab.exercise.grade(wrong) if not remark.passed]
+    assert any(why in told and "places of which" in told for told in failed)
