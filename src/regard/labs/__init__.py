@@ -17,6 +17,7 @@ from regard.labs.nope import Nope
 from regard.labs.qkv import Qkv
 from regard.labs.receptive_field import ReceptiveField
 from regard.labs.rotary import Rotary
+from regard.labs.scaling import Scaling
 from regard.labs.sinusoids import Sinusoids
 
 LABS: dict[str, Lab] = {
@@ -35,6 +36,7 @@ LABS: dict[str, Lab] = {
         ReceptiveField(),
         Costs(),
         Bottleneck(),
+        Scaling(),
     )
 }
 
