@@ -15,6 +15,7 @@ def lab(request):
 # Beyond the quick form: knobs with which a test can afford a lab that trains models.
 SMALL = {
     "bottleneck": {"letters": 4, "longest": 12, "texts": 2000},
+    "extrapolation": {"kinds": "learned, relative-query, rotary"},
 }
 
 

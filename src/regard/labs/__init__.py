@@ -10,6 +10,7 @@ from regard.labs.causality import Causality
 from regard.labs.copying import Copying
 from regard.labs.costs import Costs
 from regard.labs.equivariance import Equivariance
+from regard.labs.extrapolation import Extrapolation
 from regard.labs.lab import Check, Exercise, Findings, Knobs, Lab, Result, Rows
 from regard.labs.multi_head import TwoHeads
 from regard.labs.noisy_keys import NoisyKeys
@@ -37,6 +38,7 @@ LABS: dict[str, Lab] = {
         Costs(),
         Bottleneck(),
         Scaling(),
+        Extrapolation(),
     )
 }
 
