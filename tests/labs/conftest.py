@@ -19,7 +19,7 @@ SMALL = {
 }
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def small():
     """The knobs of a lab's shortest run that passes."""
     return lambda lab: lab.quick | SMALL.get(lab.name, {})
