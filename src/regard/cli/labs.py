@@ -179,17 +179,21 @@ def show(lab: "Lab", result: "Result") -> None:
     for one in result.checks:
         say(one.told, mark=one.passed)
     verdict = "the claim holds" if result.passed else "THE CLAIM DOES NOT HOLD"
-    say(f"{lab.name}: {verdict} ({result.seconds:.2g} s)", "green" if result.passed else "red")
+    say(f"{lab.name}: {verdict} ({took(result.seconds)})", "green" if result.passed else "red")
 
 
 def summary(results: "Sequence[Result]") -> None:
     rows = [
-        (one.name, "pass" if one.passed else "FAIL", f"{one.seconds:.2g} s", held(one))
+        (one.name, "pass" if one.passed else "FAIL", took(one.seconds), held(one))
         for one in results
     ]
     show_rows(["lab", "verdict", "time", "checks"], rows)
-    passed, took = sum(one.passed for one in results), sum(one.seconds for one in results)
-    say(f"{passed} of {len(results)} claims hold ({took:.3g} s)", "bold")
+    passed, spent = sum(one.passed for one in results), sum(one.seconds for one in results)
+    say(f"{passed} of {len(results)} claims hold ({took(spent)})", "bold")
+
+
+def took(seconds: float) -> str:
+    return f"{seconds:.2g} s" if seconds < 10 else f"{seconds:.0f} s"
 
 
 def held(result: "Result") -> str:
