@@ -74,6 +74,24 @@ def test_plots_are_light_and_dark(regard, tmp_path):
     assert light.read_bytes() != dark.read_bytes()
 
 
+def test_a_page_tells_of_the_labs_whose_pictures_are_beside_it(regard, tmp_path):
+    from regard.labs import LABS
+
+    said = regard("lab", "copying", "qkv", "--set", "copying.beta=2.5", "--plots", tmp_path)
+    assert said.code == 0
+    page = (tmp_path / "labs.md").read_text("utf-8")
+    for name in ("copying", "qkv"):
+        assert f"## {name}: {LABS[name].claim}\n" in page
+        assert LABS[name].derivation.strip() in page
+        for picture in (f"{name}.png", f"{name}-dark.png"):
+            assert f'"{picture}"' in page
+            assert (tmp_path / picture).is_file()
+    assert "`regard lab copying --seed 0 --set beta=2.5`" in page
+    assert "`regard lab qkv --seed 0`" in page
+    assert r"| closed form | \|a - v_j\| |" in page  # a bar in a cell would end it
+    assert "failed" not in page
+
+
 def test_all_with_a_summary(regard, two):
     said = regard("lab", "--all", "--quick")
     assert said.code == 0

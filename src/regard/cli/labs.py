@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from regard import presets
+from regard import files, presets
 from regard.cli.common import AsJson, app, err, out, say_json
 from regard.errors import UserError, listing, nearest
 
@@ -40,7 +40,11 @@ def lab(
     ] = False,
     plots: Annotated[
         Path | None,
-        typer.Option(metavar="DIR", help="Write NAME.png and NAME-dark.png.", show_default=False),
+        typer.Option(
+            metavar="DIR",
+            help="Write NAME.png and NAME-dark.png, and labs.md to read them with.",
+            show_default=False,
+        ),
     ] = None,
     knobs: Annotated[bool, typer.Option("--knobs", help="Say what can be turned.")] = False,
     worksheet: Annotated[
@@ -139,6 +143,10 @@ def run(
         if not as_json:
             show(lab, result)
             typer.echo("".join(f"written: {path}\n" for path in written))
+    if plots:
+        from regard.labs.page import NAME, page
+
+        files.write(plots / NAME, page(list(zip(labs, results, strict=True))))
     passed = all(result.passed for result in results)
     if as_json:
         say_json(documents[0] if len(labs) == 1 else {"labs": documents, "passed": passed})

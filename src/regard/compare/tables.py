@@ -17,11 +17,16 @@ def shown(systems: Sequence[dict[str, Any]], names: Sequence[str]) -> list[list[
 
 
 def markdown(rows: Rows, notes: Sequence[str], command: str, failed: Sequence[str]) -> str:
-    lines = ["| " + " | ".join(row) + " |" for row in rows]
-    lines.insert(1, "|---" + "|---:" * (len(rows[0]) - 1) + "|")
     told = f"\n{'; '.join(notes)}.\n\n    {command}\n"
     told += "".join(f"\nFailed: {line}\n" for line in failed)
-    return "\n".join(lines) + "\n" + told
+    return grid(rows) + told
+
+
+def grid(rows: Rows) -> str:
+    """A table in Markdown, its first row the headings."""
+    lines = ["| " + " | ".join(cell.replace("|", r"\|") for cell in row) + " |" for row in rows]
+    lines.insert(1, "|---" + "|---:" * (len(rows[0]) - 1) + "|")
+    return "\n".join(lines) + "\n"
 
 
 def latex(rows: Rows) -> str:
