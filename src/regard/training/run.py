@@ -73,8 +73,8 @@ def train(
         highlight=False,
     )
     gpu = device.startswith("cuda")
-    sizes = (table.batch_tokens, table.batch_sentences)
-    batches = Batches(train, *sizes, config.seed, table.shapes if gpu else None)
+    limits = (table.batch_tokens, table.batch_sentences)
+    batches = Batches(train, *limits, config.seed, table.shapes if gpu else None)
     with Display(console) as display, own_stream(gpu):
         data_there, precision = Resident(train, device), dtype(table.precision, device)
         graphs = gpu and table.graphs and model.recordable
@@ -90,25 +90,7 @@ def train(
             inherited = {"init": origin.record} if origin else {}
             loop.log(event="start", seed=config.seed, **facts, **inherited)
         progress = loop.run()
-    figures = {
-        "parameters": model.parameter_count,
-        "learned_parameters": model.learned_count,
-        "val_loss": progress.best,
-        "best_step": progress.best_step,
-        "steps": progress.step,
-        "training_seconds": progress.seconds,
-        "tokens_per_second": progress.tokens / progress.seconds,
-    }
-    card = {
-        "config": config.model_dump(mode="json"),
-        "seed": config.seed,
-        "versions": versions(),
-        "device": device_name(device),
-        "data": data.checksums(),
-        "told": data.told,
-        "init": beginning(folder).get("init"),
-        "figures": figures,
-    }
+    card = card_of(config, model, progress, data, device, beginning(folder).get("init"))
     write_card(folder, card)
     draw_examples(load(folder, device), data, folder / "examples")
     return card
@@ -251,6 +233,35 @@ def can_read(translator: Translator, text: str) -> bool:
     except UserError:
         return False
     return True
+
+
+def card_of(
+    config: Config,
+    model: Model,
+    progress: checkpoint.Progress,
+    data: Corpus,
+    device: str,
+    init: dict[str, Any] | None,
+) -> dict[str, Any]:
+    """What was trained, on what, with what, and what came of it."""
+    return {
+        "config": config.model_dump(mode="json"),
+        "seed": config.seed,
+        "versions": versions(),
+        "device": device_name(device),
+        "data": data.checksums(),
+        "told": data.told,
+        "init": init,
+        "figures": {
+            "parameters": model.parameter_count,
+            "learned_parameters": model.learned_count,
+            "val_loss": progress.best,
+            "best_step": progress.best_step,
+            "steps": progress.step,
+            "training_seconds": progress.seconds,
+            "tokens_per_second": progress.tokens / progress.seconds,
+        },
+    }
 
 
 def write_card(folder: Path, card: dict[str, Any]) -> None:
