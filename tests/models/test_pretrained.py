@@ -16,6 +16,7 @@ from regard.errors import UserError
 from regard.models import adopt, hub, packed, tuning
 from regard.models.ablate import masked, silenced, uniform
 from regard.models.adopt import FILE, Architecture, rebuilt
+from regard.models.pretrained import takes_masks
 from regard.models.watch import watched
 from regard.models.weights import fill, weights
 from regard.search import beam, greedy
@@ -120,6 +121,40 @@ def test_greedy_search_is_generate(shape, taken, theirs):
         assert [(known | unused)[name] for name in shown] == out
         said.update(out)
     assert len(said) > 2
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("shape", ALONE)
+def test_who_sees_whom_is_ours_to_say_where_they_let_us(shape, taken):
+    """Our mask and the one they make agree, at once and word by word; ours needs no look at a number."""
+    adopted = taken(shape)
+    model, batch = adopted.model, Encoded.of(PAIRS, adopted.tokenizers).batch(range(len(PAIRS)))
+    found = []
+    for ours in (True, False):
+        model.takes_masks = ours
+        memory = model.encode(batch.source, batch.source_mask)
+        stepped = model.step(batch.target[:, 0], model.begin(memory))[0]
+        found.append((model(batch.source, batch.source_mask, batch.target), stepped))
+    assert not batch.source_mask.all()
+    assert model.recordable
+    for mine, others in zip(*found, strict=True):
+        torch.testing.assert_close(mine, others, **SINGLE)
+
+
+@pytest.mark.parametrize(
+    ("kind", "table", "ours"),
+    [
+        ("MistralConfig", {"sliding_window": None}, True),
+        ("MistralConfig", {"sliding_window": 7}, False),
+        ("Qwen3Config", {"layer_types": ["full_attention", "sliding_attention"]}, False),
+        ("BloomConfig", {}, False),  # its positions are a bias that it makes of who is there
+    ],
+)
+def test_models_that_see_less_make_their_own_masks(kind, table, ours):
+    size = {"vocab_size": 11, "hidden_size": 8, "num_hidden_layers": 2, "num_attention_heads": 2}
+    size |= {"num_key_value_heads": 2, "intermediate_size": 5, "n_layer": 2, "n_head": 2}
+    made = getattr(transformers, kind)(**size, **table)
+    assert takes_masks(transformers.AutoModelForCausalLM.from_config(made)) is ours
 
 
 @torch.no_grad()

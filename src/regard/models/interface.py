@@ -3,7 +3,7 @@
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass, fields
-from typing import Any, ClassVar, Protocol, TypeVar, runtime_checkable
+from typing import Any, Protocol, TypeVar, runtime_checkable
 
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
@@ -96,7 +96,7 @@ class Attending(Protocol):
 class Model(nn.Module, ABC):
     """P(target | source). `begin` and `step` go word by word; `features` reads a target at once."""
 
-    recordable: ClassVar[bool] = True
+    recordable: bool = True
     """Can training be recorded as a CUDA graph? Nothing may ask the device for a number then."""
 
     def __init__(self) -> None:

@@ -10,7 +10,7 @@ import inspect
 from collections.abc import Iterable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar, TypeVar
+from typing import Any, TypeVar
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -67,7 +67,7 @@ class Pretrained(Model):
     """What both kinds share: the output map, and eyes on every layer that attends."""
 
     silence: Tensor
-    recordable: ClassVar[bool] = False  # whether padding is there at all is asked on the way
+    recordable: bool = False  # whether padding is there at all is asked on the way
 
     def __init__(self, hugging: Any, scale: float, silent: Iterable[int]) -> None:
         """`silent`: ids of ours that the model never says."""
@@ -134,6 +134,7 @@ class PretrainedDecoder(Pretrained):
         self.layers = attention_layers(hugging)
         told = inspect.signature(hugging.base_model.forward).parameters
         self.takes_positions = "position_ids" in told
+        self.recordable = self.takes_masks = takes_masks(hugging)
 
     def room(self, source: int) -> int | None:
         return None if self.places is None else max(0, self.places - source)
@@ -197,12 +198,33 @@ class PretrainedDecoder(Pretrained):
         with self.watching(self.layers, explain) as found:
             out = self.hugging.base_model(
                 input_ids=tokens,
-                attention_mask=read.long(),
+                attention_mask=self._mask(read, tokens) if self.takes_masks else read.long(),
                 past_key_values=opened(layers),
                 use_cache=True,
                 **({"position_ids": at} if self.takes_positions else {}),
             )
         return out.last_hidden_state, closed(out.past_key_values), found
+
+    def _mask(
+        self, read: Bool[Tensor, "batch past"], tokens: Target
+    ) -> Float[Tensor, "batch 1 target past"]:
+        """0 where a token sees what is read up to its own place, elsewhere the lowest number there is."""
+        place = torch.arange(read.shape[1], device=read.device)
+        seen = read[:, None] & (place <= place[-tokens.shape[1] :, None])
+        nothing = torch.zeros(seen.shape, dtype=self.head.weight.dtype, device=read.device)
+        return nothing.masked_fill(~seen, torch.finfo(nothing.dtype).min)[:, None]
+
+
+def takes_masks(hugging: Any) -> bool:
+    """Whether a mask of ours, who sees whom, can take the place of the one its code would make.
+
+    Theirs depends on whether anything is padded, and to know that, the host waits for the GPU.
+    """
+    module, table = inspect.getmodule(type(hugging)), hugging.config.get_text_config()
+    near = getattr(table, "sliding_window", None) is not None
+    kinds = set(getattr(table, "layer_types", None) or ["full_attention"])
+    makes = hasattr(module, "create_causal_mask") and not hasattr(module, "build_alibi_tensor")
+    return makes and not near and kinds == {"full_attention"}
 
 
 # --- an encoder and a decoder ---------------------------------------------------------------------
