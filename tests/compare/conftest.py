@@ -52,7 +52,7 @@ def settings(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
 def done(settings: list[str], tmp_path_factory: pytest.TempPathFactory) -> list[Run]:
     """Not to be changed: copy it."""
     folder = tmp_path_factory.mktemp("compare") / "runs"
-    runs = plan(["case"], VARY, settings, 2, folder)
+    runs = plan(["case"], VARY, settings, [2], folder)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(SWEEP, "execute", inside)
         patch.setattr(TRAIN, "EXAMPLES", 0)

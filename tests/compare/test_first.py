@@ -28,7 +28,7 @@ SMALL = ["model.hidden=8", "model.embedding=6", "model.attention.kq_width=5"]
 
 
 def test_what_is_planned_first(names, tmp_path):
-    runs = plan(names, ["data.share=0.5,1"], SMALL, 2, tmp_path / "runs")
+    runs = plan(names, ["data.share=0.5,1"], SMALL, [2], tmp_path / "runs")
     assert len(runs) == 8
     firsts = before(runs)
     assert [run.system.label for run in firsts] == ["base"]
@@ -36,15 +36,15 @@ def test_what_is_planned_first(names, tmp_path):
     assert firsts[0].config.model == runs[0].config.model  # or the weights would not fit
     assert firsts[0].config.data.share == 1
     assert [run.first is not None for run in runs] == 4 * [False] + 4 * [True]
-    elsewhere = plan(names, ["data.share=0.5,1"], SMALL, 2, tmp_path / "other" / "place")
+    elsewhere = plan(names, ["data.share=0.5,1"], SMALL, [2], tmp_path / "other" / "place")
     assert [run.config for run in elsewhere] == [run.config for run in runs]
-    wider = plan(names, ["model.hidden=8,9"], SMALL[1:], 1, tmp_path / "runs")
+    wider = plan(names, ["model.hidden=8,9"], SMALL[1:], [1], tmp_path / "runs")
     assert [run.config.model.hidden for run in before(wider)] == [8, 9]
 
 
 def test_it_is_trained_once_and_its_like_start_from_it(names, tmp_path, in_this_process):
     said: list[str] = []
-    runs = plan(names, [], SMALL, 2, tmp_path / "runs")
+    runs = plan(names, [], SMALL, [2], tmp_path / "runs")
     assert sweep(runs, "test", [1], "cpu", 1, said.append) == []
     [base] = before(runs)
     assert in_this_process == [base.folder, *(run.folder for run in runs)]
@@ -55,7 +55,7 @@ def test_it_is_trained_once_and_its_like_start_from_it(names, tmp_path, in_this_
         card = json.loads((run.folder / "card.json").read_text("utf-8"))
         assert (card["init"] is None) == (run.first is None)
     shutil.move(tmp_path / "runs", tmp_path / "moved")
-    there = plan(names, [], SMALL, 2, tmp_path / "moved")
+    there = plan(names, [], SMALL, [2], tmp_path / "moved")
     shutil.rmtree(before(there)[0].folder)  # what is done needs it no more
     assert all(finished(run, "test", [1]) for run in there)
     assert sweep(there, "test", [1], "cpu", 1, said.append) == []
@@ -65,7 +65,7 @@ def test_it_is_trained_once_and_its_like_start_from_it(names, tmp_path, in_this_
 def test_where_it_fails_the_others_have_their_turn(names, tmp_path, in_this_process):
     base = Path(tmp_path / "base.toml")
     base.write_text(base.read_text("utf-8").replace("1e-2", "1e30\nwarmup = 0"), "utf-8")
-    runs = plan(names, [], SMALL, 1, tmp_path / "runs")
+    runs = plan(names, [], SMALL, [1], tmp_path / "runs")
     [failed] = sweep(runs, "test", [1], "cpu", 1, lambda line: None)
     assert failed.startswith("mine, seed 1: base: the ")
     assert "loss became" in failed
@@ -78,16 +78,16 @@ def test_a_circle_and_a_name_that_is_neither_are_refused(names, tmp_path):
     with pytest.raises(
         UserError, match=r"init goes round in a circle: .*mine.toml from .*base.toml"
     ):
-        plan(names, [], SMALL, 1, tmp_path / "runs")
+        plan(names, [], SMALL, [1], tmp_path / "runs")
     with pytest.raises(UserError, match='there is no preset "captions"'):
-        plan(["case"], [], ["init=captions"], 1, tmp_path / "runs")
+        plan(["case"], [], ["init=captions"], [1], tmp_path / "runs")
 
 
 @pytest.mark.parametrize("name", ["multi30k-fr-en-pretrained", "tatoeba-fr-en-pretrained"])
 def test_our_presets_fit_what_they_start_from(name, tmp_path):
-    [run] = plan([name], [], [], 1, tmp_path)
+    [run] = plan([name], [], [], [1], tmp_path)
     assert run.first is not None
-    scratch = plan([name.replace("pretrained", "decoder-only")], [], [], 1, tmp_path)[0].config
+    scratch = plan([name.replace("pretrained", "decoder-only")], [], [], [1], tmp_path)[0].config
     assert run.config.model_copy(update={"init": None, "description": ""}) == scratch.model_copy(
         update={"description": ""}
     )

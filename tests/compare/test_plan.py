@@ -15,7 +15,7 @@ OUT = Path("runs")
 
 def test_every_preset_with_every_combination_and_each_seed():
     vary = ["model.cell=gru,lstm", "training.rate=1e-3,1e-4,1e-5"]
-    runs = plan(["case", "case-rnn"], vary, ["model.hidden=31"], 2, OUT)
+    runs = plan(["case", "case-rnn"], vary, ["model.hidden=31"], [2], OUT)
     assert len(runs) == 2 * 2 * 3 * 2
     assert len({run.folder for run in runs}) == len(runs)
     assert [run.seed for run in runs[:4]] == [1, 2, 1, 2]
@@ -31,20 +31,28 @@ def test_every_preset_with_every_combination_and_each_seed():
     assert last.folder.name == "seed-2"
 
 
+def test_each_preset_can_have_seeds_of_its_own():
+    runs = plan(["case", "case-rnn"], ["training.rate=1e-3,1e-4"], [], [3, 1], OUT)
+    assert [(run.system.preset, run.seed) for run in runs] == [
+        *[("case", seed) for seed in (1, 2, 3)] * 2,
+        *[("case-rnn", 1)] * 2,
+    ]
+
+
 def test_a_preset_alone_is_called_by_its_name_and_a_lone_one_by_what_varies(tmp_path):
     file = tmp_path / "mine.toml"
     file.write_text('description = "mine"\n')
-    assert [run.system.label for run in plan([str(file)], [], [], 1, OUT)] == ["mine"]
-    assert [run.system.label for run in plan(["case"], ["model.cell=gru"], [], 1, OUT)] == [
+    assert [run.system.label for run in plan([str(file)], [], [], [1], OUT)] == ["mine"]
+    assert [run.system.label for run in plan(["case"], ["model.cell=gru"], [], [1], OUT)] == [
         "cell gru"
     ]
-    [run] = plan([str(file)], [], [], 1, OUT)
+    [run] = plan([str(file)], [], [], [1], OUT)
     assert run.folder.parent.name.startswith("mine-")
 
 
 def test_a_varied_kind_resets_its_table_and_what_is_set_besides_stays():
     vary = ["model.attention.score.kind=dot,location"]
-    runs = plan(["case"], vary, ["model.attention.kq_width=7"], 1, OUT)
+    runs = plan(["case"], vary, ["model.attention.kq_width=7"], [1], OUT)
     assert [run.config.model.attention.score.kind for run in runs] == ["dot", "location"]
     assert all(run.config.model.attention.kq_width == 7 for run in runs)
     assert [run.system.label for run in runs] == ["score dot", "score location"]
@@ -111,13 +119,13 @@ def test_equal_settings_have_one_fingerprint_however_they_came_about():
 )
 def test_the_same_system_twice_is_refused(names, vary):
     with pytest.raises(UserError, match="two systems are the same"):
-        plan(names, vary, [], 2, OUT)
+        plan(names, vary, [], [2], OUT)
 
 
 def test_mistakes_are_told_before_anything_runs():
-    with pytest.raises(UserError, match="--seeds is 1 or more, not 0"):
-        plan(["case"], [], [], 0, OUT)
+    with pytest.raises(UserError, match="one for each of the 3 presets: got 2"):
+        plan(["case", "case-rnn", "case-transformer"], [], [], [2, 1], OUT)
     with pytest.raises(UserError, match='Did you mean "gru"'):
-        plan(["case"], ["model.cell=rnn,gruu"], [], 1, OUT)
+        plan(["case"], ["model.cell=rnn,gruu"], [], [1], OUT)
     with pytest.raises(UserError, match='no preset "caes"'):
-        plan(["case", "caes"], [], [], 1, OUT)
+        plan(["case", "caes"], [], [], [1], OUT)

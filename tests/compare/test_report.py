@@ -128,6 +128,15 @@ def test_chosen_columns_and_what_is_said_under_them(done, tmp_path):
     assert set(TIMED) <= set(COLUMNS)
 
 
+def test_systems_with_fewer_seeds_than_others(done, tmp_path):
+    fewer = [run for run in done if run.seed == 1 or run.system == done[0].system]
+    table = write_report(fewer, "test", "x", [], tmp_path, columns=["seeds", "variance", "p"])
+    _, first, second = cells(table)
+    assert (first[1], second[1:]) == ("2", ["1", "", ""])
+    assert first[2]
+    assert "1 or 2 seeds; " in table
+
+
 def test_the_table_says_which_beam_it_shows(done, tmp_path):
     runs = copies(done, tmp_path)
     for run in runs:
@@ -162,7 +171,7 @@ def test_a_file_of_an_earlier_version_leaves_cells_empty(done, tmp_path):
 
 
 WRONG = {
-    "bleu_lower,longes": r'no column "longes"\. Did you mean "longest"\? Columns: bleu_lower, variance',
+    "bleu_lower,longes": r'no column "longes"\. Did you mean "longest"\? Columns: seeds, bleu_lower',
     "": 'no column ""',
     "p,p": '"p,p" names a column twice',
 }

@@ -20,7 +20,7 @@ from regard.errors import UserError
 def mine(done, settings, tmp_path):
     """A copy of the finished comparison."""
     shutil.copytree(done[0].folder.parent.parent, tmp_path / "runs")
-    return plan(["case"], ["model.cell=gru,rnn"], settings, 2, tmp_path / "runs")
+    return plan(["case"], ["model.cell=gru,rnn"], settings, [2], tmp_path / "runs")
 
 
 def swept(runs, split="test", beams=(1,), jobs=1) -> tuple[list[str], list[str]]:
@@ -92,7 +92,7 @@ def test_a_folder_with_other_settings_is_refused_before_anything_runs(mine, in_t
 
 def test_one_that_fails_does_not_keep_the_others(settings, tmp_path, in_this_process):
     vary = ["training.rate=1e30,1e-3"]
-    runs = plan(["case"], vary, [*settings, "training.warmup=0"], 1, tmp_path)
+    runs = plan(["case"], vary, [*settings, "training.warmup=0"], [1], tmp_path)
     failed, said = swept(runs)
     assert len(in_this_process) == 2
     assert len(failed) == 1
@@ -103,7 +103,7 @@ def test_one_that_fails_does_not_keep_the_others(settings, tmp_path, in_this_pro
 
 
 def test_a_split_that_is_not_there_is_told_before_training(settings, tmp_path, in_this_process):
-    runs = plan(["case"], [], settings, 1, tmp_path)
+    runs = plan(["case"], [], settings, [1], tmp_path)
     failed, _ = swept(runs, "tset")
     assert 'Did you mean "test"' in failed[0]
     assert not runs[0].folder.exists()
@@ -119,7 +119,7 @@ def test_the_last_line_of_a_log(tmp_path):
 
 def test_a_killed_run_goes_on_in_a_process_of_its_own(settings, tmp_path):
     long = [*settings, "training.epochs=60", "training.evaluate_every=20"]
-    [run] = plan(["case"], [], long, 1, tmp_path)
+    [run] = plan(["case"], [], long, [1], tmp_path)
     config = run.folder.with_suffix(".toml")
     files.write(config, run.config.to_toml())
     words = [sys.executable, "-m", "regard.compare.job", config, run.folder, "cpu", "test", "1"]
@@ -144,7 +144,7 @@ def test_a_killed_run_goes_on_in_a_process_of_its_own(settings, tmp_path):
 
 
 def test_a_process_that_fails_says_why(settings, tmp_path):
-    [run] = plan(["case"], [], settings, 1, tmp_path)
+    [run] = plan(["case"], [], settings, [1], tmp_path)
     problem = execute(run, "tset", [1], "cpu", 1)
     assert 'this data has no split "tset"' in problem
     assert str(Path(run.folder.with_suffix(".log"))) in problem

@@ -144,7 +144,7 @@ def test_scratch_and_pretrained_are_compared_as_one_plan(tuned, tmp_path, monkey
     monkeypatch.setattr(importlib.import_module("regard.compare.sweep"), "execute", inside)
     monkeypatch.setattr(importlib.import_module("regard.training.run"), "EXAMPLES", 0)
     both = [str(toml(path.parent, SCRATCH)), str(path)]
-    runs = plan(both, [], ["training.epochs=1"], 1, tmp_path)
+    runs = plan(both, [], ["training.epochs=1"], [1], tmp_path)
     assert sweep(runs, "test", [1], "cpu", 1, lambda line: None) == []
     for run in runs:
         found = json.loads((run.folder / "evaluation-test.json").read_text())

@@ -24,7 +24,13 @@ def compare(
         typer.Option(metavar="KEY=A,B,C", help="A setting and its values. May be repeated."),
     ] = None,
     settings: Settings = None,
-    seeds: Annotated[int, typer.Option(help="Runs of each system, with seeds 1 to N.")] = 3,
+    seeds: Annotated[
+        str,
+        typer.Option(
+            metavar="N",
+            help="Runs of each system, with seeds 1 to N; or a number for each preset, as in 3,3,1.",
+        ),
+    ] = "3",
     to: Annotated[Path, typer.Option("--out", help="Where the tables go.")] = Path("compare"),
     kept: Annotated[
         Path | None,
@@ -52,7 +58,7 @@ def compare(
     device: Device = "auto",
 ) -> None:
     """Train every preset, variation and seed; write a table a paper could print."""
-    widths = whole_numbers(beam, "--beam")
+    widths, counts = whole_numbers(beam, "--beam"), whole_numbers(seeds, "--seeds")
     if jobs < 1:
         raise UserError(f"--jobs is 1 or more, not {jobs}")
 
@@ -63,7 +69,7 @@ def compare(
 
     shown = chosen(columns) if columns else USUAL
 
-    runs = plan(names, vary or [], settings or [], seeds, kept or to / "runs")
+    runs = plan(names, vary or [], settings or [], counts, kept or to / "runs")
     if dry_run:
         for run in before(runs):
             state = "there" if trained(run) else "to run"

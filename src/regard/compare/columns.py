@@ -36,6 +36,7 @@ def mean(head: str, figure: str, form: str, note: str = "") -> Column:
 TIMED = ("training_seconds", "tokens_per_second")
 
 COLUMNS: dict[str, Column] = {
+    "seeds": Column("seeds", ("seeds",), "{}"),
     "bleu_lower": mean("BLEU lower", "bleu_lower", "{:.2f}"),
     "variance": Column("variance", ("summary", "bleu_lower", "variance"), "{:.3f}"),
     "interval": Column("95 % CI", ("summary", "bleu_lower", "interval"), "± {:.3f}"),
@@ -56,6 +57,7 @@ COLUMNS: dict[str, Column] = {
     "perplexity": mean("perplexity", "perplexity", "{:.3f}"),
     "bits_per_character": mean("bits/character", "bits_per_character", "{:.3f}"),
     "parameters": mean("parameters", "parameters", "{:,.0f}"),
+    "learned": mean("learned", "learned_parameters", "{:,.0f}", "learned: parameters that change"),
     "cache": mean(
         "cache bytes/token",
         "cache_bytes_per_token",

@@ -36,17 +36,28 @@ class Run:
 
 
 def plan(
-    names: Sequence[str], vary: Sequence[str], settings: Sequence[str], seeds: int, folder: Path
+    names: Sequence[str],
+    vary: Sequence[str],
+    settings: Sequence[str],
+    seeds: Sequence[int],
+    folder: Path,
 ) -> list[Run]:
-    """Every run, in the order of the table. Equal settings share a folder, however they came about."""
-    if seeds < 1:
-        raise UserError(f"--seeds is 1 or more, not {seeds}")
+    """Every run, in the order of the table. Equal settings share a folder, however they came about.
+
+    `seeds`: how many of each preset, or one number for all.
+    """
+    if len(seeds) not in (1, len(names)):
+        raise UserError(
+            f"--seeds is one number for all, or one for each of the {len(names)} presets: "
+            f"got {len(seeds)}"
+        )
     axes = [axis(text) for text in vary]
+    counts = dict(zip(names, itertools.cycle(seeds), strict=False))
     runs = []
     for name, values in itertools.product(names, itertools.product(*axes)):
         told = [*([Path(name).stem] if len(names) > 1 or not axes else []), *map(short, values)]
         system = System(name, values, ", ".join(told))
-        for seed in range(1, seeds + 1):
+        for seed in range(1, counts[name] + 1):
             run = planned(system, seed, [*settings, *values, f"seed={seed}"], folder)
             if run.config.language_model:
                 raise UserError(

@@ -58,7 +58,7 @@ def write_report(
         "failed": list(failed),
     }
     rows = shown(results, columns)
-    table = markdown(rows, notes(facts, baseline, columns), command, failed)
+    table = markdown(rows, notes(facts, results, columns), command, failed)
     said = {r["system"]: r.pop("outputs")[0] for r in results}
     files.write(out / "table.md", table)
     files.write(out / "table.tex", latex(rows))
@@ -95,11 +95,18 @@ def collect(label: str, runs: Sequence[Run], split: str) -> dict[str, Any]:
         **summaries(found, "perplexity", "bits_per_character", "cache_bytes_per_token"),
         **summaries(
             [card["figures"] for card in cards],
-            *("val_loss", "parameters", "training_seconds", "tokens_per_second"),
+            *(
+                "val_loss",
+                "parameters",
+                "learned_parameters",
+                "training_seconds",
+                "tokens_per_second",
+            ),
         ),
     }
     return {
         "system": label,
+        "seeds": len(runs),
         "summary": figures,
         "p": None,
         "beam": first[0]["beam"],
@@ -128,11 +135,14 @@ def without(record: dict[str, Any], *names: str) -> dict[str, Any]:
     return {key: value for key, value in record.items() if key not in names}
 
 
-def notes(facts: dict[str, Any], baseline: dict[str, Any], columns: Sequence[str]) -> list[str]:
+def notes(
+    facts: dict[str, Any], results: Sequence[dict[str, Any]], columns: Sequence[str]
+) -> list[str]:
     """What a reader of the table should know."""
-    seeds, width, jobs = len(baseline["runs"]), baseline["beam"], facts["jobs"]
+    counts = sorted({result["seeds"] for result in results})
+    width, jobs = results[0]["beam"], facts["jobs"]
     told = [
-        "1 seed" if seeds == 1 else f"{seeds} seeds",
+        f"{' or '.join(map(str, counts))} {'seed' if counts == [1] else 'seeds'}",
         f"{facts['split']} split, {'greedy' if width == 1 else f'beam {width}'}",
         f"sacreBLEU `{facts['signature']}`",
     ]
