@@ -1,14 +1,17 @@
 """What a run does on its way: looks, the best weights, stopping, and failing well."""
 
 import contextlib
+import json
+import sys
 from pathlib import Path
 
 import pytest
 import torch
 
 import regard
+from regard.config import Config
 from regard.errors import UserError
-from regard.evaluation import Likelihood, likelihoods, total
+from regard.evaluation import Likelihood, greedy_bleu, likelihoods, total
 from regard.models import build
 from regard.models.weights import read, weights
 from regard.text import corpus
@@ -80,14 +83,48 @@ def test_best_weights_are_kept(tiny, fit, metrics, tmp_path: Path, monkeypatch) 
     assert any(not torch.equal(tensors[name], seen[3][name]) for name in tensors)
     last, state = read(tmp_path / "run" / "last" / "state.safetensors")
     assert all(torch.equal(last[f"model.{name}"], seen[3][name]) for name in tensors)
-    assert (state["best"], state["best_step"], state["step"]) == (2.0, 6, 12)
+    assert (state["best_loss"], state["best_step"], state["step"]) == (2.0, 6, 12)
+
+
+def letters_right(outputs: list[str], references: list[str]) -> float:
+    """In the place of BLEU, which finds no words in a text of letters."""
+    pairs = zip(outputs, references, strict=True)
+    return float(sum(a == b for said, right in pairs for a, b in zip(said, right, strict=False)))
+
+
+def test_best_weights_by_what_they_translate(
+    tiny, fit, metrics, tmp_path, family, monkeypatch
+) -> None:
+    monkeypatch.setattr(sys.modules["regard.evaluation.evaluate"], "bleu_lower", letters_right)
+    config = tiny(family, best_by="bleu", epochs=4.0, average=0.9, rate=0.05)
+    said = fit(config, tmp_path / "run")
+    found = looks(metrics(tmp_path / "run"))
+    scores = [look["bleu_lower"] for look in found]
+    best = found[scores.index(max(scores))]
+    assert len(set(scores)) > 1
+    assert f"BLEU {max(scores):.2f}  best" in said
+    record = read(tmp_path / "run" / "model.safetensors")[1]
+    assert record == {"step": best["step"], "loss": best["loss"]}
+    translator, pairs = regard.load(tmp_path / "run"), corpus.load(config.data)["val"]
+    encoded = Encoded.of(pairs, translator.tokenizers)
+    assert greedy_bleu(translator, pairs, encoded) == max(scores)
+    card = json.loads((tmp_path / "run" / "card.json").read_text())
+    assert card["figures"]["val_loss"] == best["loss"]
+
+
+def test_a_language_model_is_judged_by_its_loss() -> None:
+    table = {"data": {"kind": "text", "name": "multi30k-captions", "language": ["en"]}}
+    table["model"] = {"kind": "decoder-only"}
+    assert Config.model_validate(table).language_model
+    with pytest.raises(ValueError, match='best_by = "bleu" judges translations'):
+        Config.model_validate(table | {"training": {"best_by": "bleu"}})
 
 
 def test_patience(tiny, fit, metrics, tmp_path: Path, monkeypatch) -> None:
     scripted(monkeypatch, [3.0, 3.1, 2.0, 2.2, 2.1, 1.0])
     said = fit(tiny(epochs=20.0, patience=2), tmp_path / "run")
     assert [look["step"] for look in looks(metrics(tmp_path / "run"))] == [3, 6, 9, 12, 15]
-    assert "no lower validation loss in 2 looks: stopping" in said
+    assert "nothing better in 2 looks: stopping" in said
     assert fit(tiny(epochs=20.0, patience=2), tmp_path / "run", True).count("val ") == 0
 
 

@@ -160,8 +160,12 @@ class Training(Table):
     """On a GPU: replay steps as CUDA graphs."""
     evaluate_every: int = Field(default=250, ge=1)
     """Steps between two looks at the validation set; a checkpoint is written each time."""
+    best_by: Literal["loss", "bleu"] = "loss"
+    """Which weights are kept: those of the lowest validation loss, or those whose greedy translations
+    of the validation set have the highest BLEU (lower-cased). A model that has learned a small text by
+    heart translates better than its loss says."""
     patience: int | None = Field(default=None, ge=1)
-    """Stop after this many looks without a lower validation loss."""
+    """Stop after this many looks that found nothing better."""
     tensorboard: bool = False
     """Also write TensorBoard event files (needs the extra `tensorboard`)."""
 
@@ -226,6 +230,15 @@ class Config(Table):
             raise ValueError(
                 f"{name}.max_length is {position.max_length}, and a text may need {longest} places "
                 f"({why}): raise the first or lower the second"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _something_to_translate(self) -> "Config":
+        if self.language_model and self.training.best_by == "bleu":
+            raise ValueError(
+                'training.best_by = "bleu" judges translations, and a language model makes none: '
+                'use "loss"'
             )
         return self
 

@@ -4,7 +4,7 @@ And on what it would say without a part of its attention: `ablation`.
 """
 
 from regard.evaluation.ablation import ablate
-from regard.evaluation.evaluate import evaluate
+from regard.evaluation.evaluate import evaluate, greedy_bleu
 from regard.evaluation.likelihood import Likelihood, likelihoods, total
 
-__all__ = ["Likelihood", "ablate", "evaluate", "likelihoods", "total"]
+__all__ = ["Likelihood", "ablate", "evaluate", "greedy_bleu", "likelihoods", "total"]

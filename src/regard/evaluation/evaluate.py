@@ -42,6 +42,13 @@ def evaluate(
     }
 
 
+def greedy_bleu(translator: Translator, pairs: Pairs, encoded: Encoded) -> float:
+    """Lower-cased BLEU of what the translator says when it takes the likeliest word each time."""
+    found = translator.search(encoded)
+    outputs = [translator.tokenizers.target.decode(best[0].ids) for best in found]
+    return bleu_lower(outputs, [target for _, target in pairs])
+
+
 def result(
     translator: Translator,
     pairs: Pairs,

@@ -21,8 +21,9 @@ class Progress:
     epoch: int = 0
     batch: int = 0
     """Batches of this epoch already read."""
-    best: float = float("inf")
-    """Lowest validation loss, ..."""
+    score: float = float("-inf")
+    """Of the best weights: their validation BLEU, or their loss with a minus. Higher is better."""
+    best_loss: float = float("inf")
     best_step: int = 0
     looks_since_best: int = 0
     tokens: int = 0

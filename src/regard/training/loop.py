@@ -3,6 +3,7 @@
 import json
 import math
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,7 @@ from typing import Any
 from regard import config as choices
 from regard.errors import UserError
 from regard.evaluation import likelihoods, total
-from regard.models import weights
+from regard.models import Model, weights
 from regard.text.batch import Batches, Cut, Encoded
 from regard.training import checkpoint
 from regard.training.checkpoint import Progress
@@ -31,6 +32,8 @@ class Loop:
     val: Encoded
     folder: Path
     display: Display
+    bleu: Callable[[Model], float] | None = None
+    """What judges weights, if not their validation loss."""
     progress: Progress = field(default_factory=Progress)
 
     def __post_init__(self) -> None:
@@ -115,9 +118,12 @@ class Loop:
         val = total(likelihoods(self.update.averaged, self.val))
         if not math.isfinite(val.loss):
             raise UserError(f"the validation loss became {val.loss} at step {place.step}")
-        better = val.loss < place.best
+        bleu = self.bleu(self.update.averaged) if self.bleu else None
+        score = -val.loss if bleu is None else bleu
+        better = score > place.score
         if better:
-            place.best, place.best_step, place.looks_since_best = val.loss, place.step, 0
+            place.score, place.best_loss, place.best_step = score, val.loss, place.step
+            place.looks_since_best = 0
         else:
             place.looks_since_best += 1
         tired = self.table.patience is not None and place.looks_since_best >= self.table.patience
@@ -130,20 +136,19 @@ class Loop:
             loss=val.loss,
             perplexity=val.perplexity,
             token_accuracy=val.token_accuracy,
+            **({} if bleu is None else {"bleu_lower": bleu}),
             rate=float(self.update.rate),
             tokens_per_second=speed,
             seconds=place.seconds,
         )
-        mark = "  best" if better else ""
+        mark = ("" if bleu is None else f"  BLEU {bleu:.2f}") + ("  best" if better else "")
         self.display.say(
             f"step {place.step:>6}  epoch {self.passes:5.2f}  "
             f"train {train_loss:.4f}  val {val.loss:.4f}  perplexity {val.perplexity:.3f}  "
             f"{speed:,.0f} tokens/s{mark}"
         )
         if tired and not over:
-            self.display.say(
-                f"no lower validation loss in {place.looks_since_best} looks: stopping"
-            )
+            self.display.say(f"nothing better in {place.looks_since_best} looks: stopping")
         if better:
             record = {"step": place.step, "loss": val.loss}
             best = weights.weights(self.update.averaged)

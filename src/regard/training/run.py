@@ -21,6 +21,7 @@ from regard import files
 from regard.config import Config
 from regard.diagrams import draw
 from regard.errors import UserError
+from regard.evaluation import greedy_bleu
 from regard.models import Adopted, Model, adopt, build
 from regard.text import cache, corpus
 from regard.text.batch import Batches, Encoded, Resident
@@ -63,7 +64,12 @@ def train(
     for line in origin.told if origin else ():
         console.print(line, highlight=False, markup=False)
     table = config.training
-    train, val = (fitting(data, split, tokenizers, console) for split in ("train", "val"))
+    _, train = fitting(data, "train", tokenizers, console)
+    pairs, val = fitting(data, "val", tokenizers, console)
+
+    def bleu(model: Model) -> float:
+        return greedy_bleu(Translator(config, tokenizers, model), pairs, val)
+
     sizes = (tokenizers.source.size, tokenizers.target.size)
     some = model.learned_count < model.parameter_count
     learned = f" ({model.learned_count:,} of them learn)" if some else ""
@@ -79,7 +85,8 @@ def train(
         data_there, precision = Resident(train, device), dtype(table.precision, device)
         graphs = gpu and table.graphs and model.recordable
         update = Update(model, table, data_there, precision, graphs, display.say)
-        loop = Loop(table, update, batches, val, folder, display)
+        judge = bleu if table.best_by == "bleu" else None
+        loop = Loop(table, update, batches, val, folder, display, judge)
         if resume:
             same_data(folder, data)
             loop.restore()
@@ -198,8 +205,10 @@ def tokenizers_of(
     return TokenizerPair.load(path)
 
 
-def fitting(data: Corpus, split: str, tokenizers: TokenizerPair, console: Console) -> Encoded:
-    """A split as ids, without the pairs that are longer than the tokenizer's limit."""
+def fitting(
+    data: Corpus, split: str, tokenizers: TokenizerPair, console: Console
+) -> tuple[list[tuple[str, str]], Encoded]:
+    """A split, and the same as ids, without the pairs that are longer than the tokenizer's limit."""
     encode = Encoded.of if data.made else cache.encoded
     encoded = encode(data[split], tokenizers)
     limit = tokenizers.max_tokens
@@ -208,10 +217,11 @@ def fitting(data: Corpus, split: str, tokenizers: TokenizerPair, console: Consol
     if not keep:
         raise UserError(f"every pair of the {split} split is longer than {limit} tokens")
     if len(keep) == len(encoded):
-        return encoded
+        return data[split], encoded
     skipped = len(encoded) - len(keep)
     console.print(f"{split}: {skipped:,} pairs over {limit} tokens left out", highlight=False)
-    return Encoded([encoded.source[r] for r in keep], [encoded.target[r] for r in keep])
+    kept = Encoded([encoded.source[r] for r in keep], [encoded.target[r] for r in keep])
+    return [data[split][r] for r in keep], kept
 
 
 def draw_examples(translator: Translator, data: Corpus, folder: Path) -> None:
@@ -255,7 +265,7 @@ def card_of(
         "figures": {
             "parameters": model.parameter_count,
             "learned_parameters": model.learned_count,
-            "val_loss": progress.best,
+            "val_loss": progress.best_loss,
             "best_step": progress.best_step,
             "steps": progress.step,
             "training_seconds": progress.seconds,
