@@ -161,3 +161,45 @@ def test_one_language_of_named_data(monkeypatch):
 def test_plain_text_has_one_origin(choices, message):
     with pytest.raises(UserError, match=message):
         text(**choices)
+
+
+@pytest.mark.parametrize(
+    ("choices", "message"),
+    [
+        (
+            {"train": "a.de", "val": "a.de", "language": "de"},
+            r"data\.language chooses among the languages of data\.name.*read whole: leave it out",
+        ),
+        (
+            {"name": "multi30k", "bad": "skip"},
+            r"data\.bad is about lines of your own files, and multi30k is read as it is: leave it out",
+        ),
+        (
+            {"name": "multi30k", "max_characters": 31},
+            r"data\.max_characters is about lines of your",
+        ),
+    ],
+)
+def test_what_nothing_would_read_is_refused(choices, message):
+    with pytest.raises(UserError, match=message):
+        text(**choices)
+
+
+def test_a_language_beside_own_files_says_what_they_are_held_against():
+    held_out = [{"name": "multi30k"}]
+    assert text(train="a.de", val="a.de", language="de", without=held_out).languages == ("de",)
+
+
+def test_own_text_with_every_default_written_out_is_read_again():
+    """As a run's own config is."""
+    made = text(train="a.de", val="a.de")
+    assert text(**made.model_dump(exclude_none=True)) == made
+    named = text(name="multi30k")
+    assert text(**named.model_dump(exclude_none=True)) == named
+
+
+def test_keys_of_no_json_are_refused():
+    message = r"data\.keys names the sides of a \.jsonl file, and none is given: leave it out"
+    with pytest.raises(UserError, match=message):
+        files(train=["a.jsonl", "b.jsonl"], val="b.tsv", keys=["de", "en"])
+    assert files(train="b.tsv", val="C.JSONL", keys=["de", "en"]).keys == ("de", "en")

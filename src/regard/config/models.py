@@ -130,9 +130,9 @@ class Stack(Table):
 
     @model_validator(mode="after")
     def _attention_is_there(self) -> "Stack":
-        """What nothing would look at is refused; a saved config names every default, so these pass."""
+        """What nothing would look at is refused."""
         space = isinstance(self.mixer, StateSpaceMixer)
-        if not self.attends and self.attention != MultiHead():
+        if not self.attends and self.changed("attention"):
             raise ValueError(
                 "the mixer is a state space and there is nothing else to look at, so nothing would "
                 "attend: leave model.attention out, or choose the mixer attention"

@@ -26,6 +26,13 @@ class Table(BaseModel):
         """What the kind leaves to choose."""
         return self.model_dump(exclude={"kind"})
 
+    def changed(self, *names: str) -> list[str]:
+        """Those of its fields that are not at their default. What nothing would read is refused by that,
+        not by its being written: a saved config writes every default out.
+        """
+        fields = type(self).model_fields
+        return [name for name in names if getattr(self, name) != fields[name].default]
+
 
 class Custom(Table):
     """A kind that a user registered; its other keys go to its constructor."""

@@ -62,6 +62,16 @@ class Files(Data):
     """What to do with a line that is empty, damaged or too long."""
     max_characters: int = Field(default=2000, ge=1)
 
+    @model_validator(mode="after")
+    def _keys_of_something(self) -> "Files":
+        tables = [given for given in (self.train, self.val, self.test) if isinstance(given, str)]
+        json = [name for name in tables if name.lower().removesuffix(".gz").endswith(".jsonl")]
+        if self.changed("keys") and not json:
+            raise ValueError(
+                "data.keys names the sides of a .jsonl file, and none is given: leave it out"
+            )
+        return self
+
 
 class HeldOut(Table):
     """Splits of a public corpus."""
@@ -130,6 +140,21 @@ class Text(Data):
             raise ValueError(f"data.name and data.{given[0]} are two origins: choose one")
         if not self.languages:
             raise ValueError("data.language names no language")
+        return self
+
+    @model_validator(mode="after")
+    def _all_of_it_counts(self) -> "Text":
+        if self.name is None and not self.without and self.changed("language"):
+            raise ValueError(
+                "data.language chooses among the languages of data.name, or of data.without, and your "
+                "own files are read whole: leave it out, or give one of those"
+            )
+        unread = self.changed("bad", "max_characters") if self.name is not None else []
+        if unread:
+            raise ValueError(
+                f"data.{unread[0]} is about lines of your own files, and {self.name} is read as it is: "
+                "leave it out, or give data.train and data.val instead of data.name"
+            )
         return self
 
 
