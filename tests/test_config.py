@@ -371,6 +371,18 @@ def test_a_factor_without_a_scaling_is_the_baseline_of_a_comparison():
         assert made.model.position == config.Rotary(scaling=scaling, factor=4.0)
 
 
+@pytest.mark.parametrize("choice", ["max_ratio=3", "max_extra=7"])
+def test_a_language_model_has_no_source_to_measure_by(choice):
+    own = ["data.kind=text", "data.train=a.txt", "data.val=a.txt", f"search.{choice}"]
+    name = choice.partition("=")[0]
+    message = rf"search\.{name} measures an output by its source, and a language model has none"
+    with pytest.raises(UserError, match=message):
+        presets.load("case", own)
+    mending = presets.load("case", [*own, "data.noise.mask=0.2"])
+    assert getattr(mending.search, name) == float(choice.partition("=")[2])
+    assert presets.load("case", [*own[:3], "search.length_power=0.5"]).search.length_power == 0.5
+
+
 def test_a_preset_that_is_not_there():
     with pytest.raises(UserError, match=r'no preset "cas"\. Did you mean "case"\? Presets: .*case'):
         presets.load("cas")

@@ -172,7 +172,8 @@ class Training(Table):
 
 class Search(Table):
     max_ratio: float = Field(default=2.0, gt=0)
-    """An output is at most max_ratio times the source plus max_extra tokens long."""
+    """An output is at most max_ratio times the source plus max_extra tokens long; one of a language
+    model, at most tokenizer.max_tokens."""
     max_extra: int = Field(default=20, ge=0)
     length_power: float = Field(default=1.0, ge=0)
     """A beam ranks finished outputs by score / length^length_power: 0 favours short ones."""
@@ -246,6 +247,16 @@ class Config(Table):
     def _reused_from(self) -> "Config":
         if self.tokenizer.reuse and self.init is None:
             raise ValueError("tokenizer.reuse takes the vocabulary of the run in init: give init")
+        return self
+
+    @model_validator(mode="after")
+    def _measured_by_a_source(self) -> "Config":
+        unread = self.search.changed("max_ratio", "max_extra") if self.language_model else []
+        if unread:
+            raise ValueError(
+                f"search.{unread[0]} measures an output by its source, and a language model has none: "
+                "leave it out; the longest text it writes has tokenizer.max_tokens"
+            )
         return self
 
     @property
