@@ -253,6 +253,16 @@ def test_tokens_that_mean_something_else_are_refused(base, heir, fit, tmp_path, 
     assert not (tmp_path / "run").exists()
 
 
+def test_a_vocabulary_is_reused_or_chosen(base, heir, fit, tmp_path):
+    config = heir(base("recurrent"), tokenizer={"reuse": True, "min_frequency": 3}, epochs=0.1)
+    message = (
+        r"tokenizer\.min_frequency is 3 here, and tokenizer\.reuse takes the vocab.*made with 1"
+    )
+    with pytest.raises(UserError, match=message):
+        fit(config, tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
 def test_a_vocabulary_of_nothing_is_not_reused(base, heir, fit, tmp_path):
     shutil.copytree(base("recurrent", False), tmp_path / "base")
     file = tmp_path / "base" / "config.toml"

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from regard import presets
-from regard.config import Config
+from regard.config import Config, TokenizerTable
 from regard.errors import UserError
 from regard.models import Model
 from regard.text.corpus import Corpus
@@ -139,6 +139,14 @@ def check_tokenizer(old: Config, new: Config, name: str) -> None:
             raise UserError(
                 f"init: tokenizer.{choice} is {shown(there)} in {name} and {shown(here)} here, so "
                 f"their tokens do not mean the same: set tokenizer.{choice}={shown(there)}"
+            )
+    learned = set(type(new.tokenizer).model_fields) - set(TokenizerTable.model_fields)
+    for choice in new.tokenizer.changed(*learned) if new.tokenizer.reuse else ():
+        there, here = (getattr(config.tokenizer, choice) for config in (old, new))
+        if there != here:
+            raise UserError(
+                f"init: tokenizer.{choice} is {here} here, and tokenizer.reuse takes the vocabulary of "
+                f"{name}, made with {there}: leave out one of the two"
             )
     if new.tokenizer.reuse and old.language_model and not old.tokenizer.joint:
         raise UserError(
