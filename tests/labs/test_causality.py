@@ -5,10 +5,10 @@ from itertools import islice
 import pytest
 import torch
 
-from regard import config
+from regard import UserError, config
 from regard.attention import HEADS, NORMALISERS, POSITIONS, SCORES, Position
 from regard.attention.positions import SCALINGS
-from regard.labs import causality
+from regard.labs import LABS, causality
 from regard.labs.choices import choices, tables
 from regard.models.build import CELLS, DECODERS, FEEDS, NORMS
 from regard.models.cells import Cell
@@ -18,7 +18,9 @@ from regard.models.stack import Stacked
 
 @pytest.fixture(scope="module")
 def tried():
-    return [config.Config(model=choice.value).model for choice, _ in causality.models()]
+    refused = set(LABS["causality"].run(length=2).figures["left_out"])
+    found = [choice for choice in causality.every() if choice.name not in refused]
+    return [config.Config(model=choice.value).model for choice in found]
 
 
 def in_field(tried, kind, *fields):
@@ -57,6 +59,24 @@ def test_every_choice_of_a_recurrent_model_is_tried(tried):
     assert in_field(tried, kind, "attention", "score", "kind") == set(SCORES)
     assert in_field(tried, kind, "attention", "normaliser", "kind") == set(NORMALISERS)
     assert in_field(tried, kind, "encoder", "position", "kind") == {"none", "sinusoidal", "learned"}
+
+
+def test_what_is_left_out_is_told_with_its_reason(lab):
+    result = lab.run(length=2)
+    found = result.figures
+    names = [choice.name for choice in causality.every()]
+    assert sorted(found["names"] + found["left_out"]) == sorted(names)
+    assert {"kind=pretrained", "kind=recurrent encoder.position.kind=alibi"} < set(
+        found["left_out"]
+    )
+    assert result.notes == result.document["notes"]
+    assert sum(int(note.split()[2]) for note in result.notes) == len(found["left_out"])
+    assert any(
+        note.endswith("of kind pretrained: its name has no default, so there is none to build")
+        for note in result.notes
+    )
+    why = "the position speaks in self-attention, which a recurrent encoder has not"
+    assert f"left out: 11 of kind recurrent: {why}" in result.notes
 
 
 def test_choices_are_told_as_one_would_set_them():
@@ -141,6 +161,20 @@ def test_a_users_own_position_is_tried_too(lab, monkeypatch, few):
         "kind=transformer position.kind=ahead",
         "kind=decoder-only position.kind=ahead",
     ]
+
+
+def test_a_users_own_position_that_is_refused_is_told_too(lab, monkeypatch, few):
+    class Odd(Position):
+        """Speaks in self-attention, and refuses to."""
+
+        def __init__(self, *sizes):
+            raise UserError(f'no "odd" places for {sizes[0]}: give it a rest')
+
+    monkeypatch.setitem(POSITIONS, "odd", Odd)
+    monkeypatch.setitem(config.EXTENSIONS, "position", {"odd"})
+    few("odd")
+    told = lab.run(length=3).notes
+    assert "left out: 1 of kind decoder-only: no places for 16" in told
 
 
 def test_another_right_answer(lab):

@@ -41,6 +41,14 @@ def test_one_lab_tells_what_and_why(regard):
     assert "copying: the claim holds (" in said.out
 
 
+def test_what_was_left_out_is_said_on_screen_and_on_paper(regard, tmp_path):
+    said = regard("lab", "causality", "--set", "length=2", "--plots", tmp_path)
+    assert said.code == 0
+    told = "left out: 3 of kind pretrained: its name has no default, so there is none to build\n"
+    assert told in said.out
+    assert f"\n- {told}\n" in (tmp_path / "labs.md").read_text("utf-8")
+
+
 def test_a_claim_that_does_not_hold(regard, monkeypatch):
     monkeypatch.setitem(SCORES, "dot", SCORES["scaled-dot"])
     said = regard("lab", "copying")

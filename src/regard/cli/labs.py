@@ -183,7 +183,8 @@ def show(lab: "Lab", result: "Result") -> None:
     say(f"\n{lab.derivation.strip()}\n")
     show_rows(result.table.heads, result.table.rows)
     knobs = "".join(f"{name} = {value}, " for name, value in result.parameters.items())
-    say(f"\n{knobs}seed = {result.seed}", "dim")
+    notes = "".join(f"\n{note}" for note in result.notes)
+    say(f"{notes}\n{knobs}seed = {result.seed}", "dim")
     for one in result.checks:
         say(one.told, mark=one.passed)
     verdict = "the claim holds" if result.passed else "THE CLAIM DOES NOT HOLD"

@@ -1,5 +1,7 @@
 """Causality: what a decoder says at a position does not depend on what comes later."""
 
+import re
+from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import get_args
 
@@ -31,17 +33,26 @@ class CausalityKnobs(Knobs):
     """T, how many target tokens there are; each is changed in turn."""
 
 
-def models() -> Iterator[tuple[Choice, Model]]:
-    """A small model for every choice a config leaves, one at a time, and for any two kinds together."""
+def every() -> Iterator[Choice]:
+    """Every choice that a config leaves, one at a time, and any two kinds together."""
     for member in get_args(Config.model_fields["model"].annotation):
         family = get_args(member)[0]
-        for choice in (*tables(family), *kinds_together(family)):
-            try:
-                table = Config(model=choice.value).model
-                made = build(table, VOCAB, VOCAB, joint=False)
-            except (ValidationError, UserError):
-                continue  # choices that do not go together: there is no such model
-            yield choice, made.double().eval()
+        yield from (*tables(family), *kinds_together(family))
+
+
+def made(choice: Choice) -> Model:
+    """A small model; choices that do not go together are refused, as they are everywhere."""
+    table = Config(model=choice.value).model
+    return build(table, VOCAB, VOCAB, joint=False).double().eval()
+
+
+def reason(error: ValidationError | UserError) -> str:
+    """Why a choice was refused: for all positions alike, say, and without what one should do instead."""
+    first = error.errors()[0] if isinstance(error, ValidationError) else None
+    if first and first["type"] == "missing":
+        return f"its {first['loc'][-1]} has no default, so there is none to build"
+    told = str(first["ctx"]["error"] if first and "ctx" in first else error)
+    return re.sub(' "[^"]*"', "", told.partition(": ")[0])
 
 
 @torch.no_grad()
@@ -150,7 +161,15 @@ keys than there are queries: the mask is not square.
     )
 
     def measure(self, knobs: CausalityKnobs, generator: Generator) -> Findings:
-        found = [(choice, changes(m, knobs.length, generator)) for choice, m in models()]
+        found: list[tuple[Choice, Changes]] = []
+        refused: list[tuple[Choice, str]] = []
+        for choice in every():
+            try:
+                model = made(choice)
+            except (ValidationError, UserError) as error:
+                refused.append((choice, reason(error)))
+            else:
+                found.append((choice, changes(model, knobs.length, generator)))
         families = list(dict.fromkeys(choice.value["kind"] for choice, _ in found))
         checks = [c for kind in families for c in self._checks(kind, found)]
         shown = [
@@ -165,11 +184,14 @@ keys than there are queries: the mask is not square.
                 "families": [choice.value["kind"] for choice, _ in found],
                 "before": [before(change) for _, change in found],
                 "at": [at(change) for _, change in found],
+                "left_out": [choice.name for choice, _ in refused],
+                "left_out_because": [why for _, why in refused],
                 "shown": [choice.name for choice, _ in shown],
                 "changes": [change.tolist() for _, change in shown],
             },
             checks=checks,
             table=self._table(found),
+            notes=self._notes(refused),
         )
 
     @staticmethod
@@ -210,6 +232,12 @@ keys than there are queries: the mask is not square.
             for names, group in groups.items()
         ]
         return Rows(heads, rows)
+
+    @staticmethod
+    def _notes(refused: list[tuple[Choice, str]]) -> list[str]:
+        """What was not tried: a line for each reason that a family has."""
+        counts = Counter((choice.value["kind"], why) for choice, why in refused)
+        return [f"left out: {many} of kind {kind}: {why}" for (kind, why), many in counts.items()]
 
     def draw(self, result: Result, figure: Figure, colours: Theme) -> None:
         found = result.figures

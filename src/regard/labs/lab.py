@@ -76,11 +76,14 @@ class Rows:
 
 @dataclass(frozen=True)
 class Findings:
-    """What a measurement brings: named numbers and series, what they must be, a table to show."""
+    """What a measurement brings: named numbers and series, what they must be, a table to show, and
+    what a reader of the table should know.
+    """
 
     figures: dict[str, Value | Series]
     checks: Sequence[Check]
     table: Rows
+    notes: Sequence[str] = ()
 
 
 @dataclass(frozen=True)
@@ -94,6 +97,7 @@ class Result:
     figures: dict[str, Any]
     checks: Sequence[Check]
     table: Rows
+    notes: Sequence[str]
     seconds: float
 
     @property
@@ -179,7 +183,7 @@ class Lab(ABC):
             found = self.measure(knobs, torch.Generator().manual_seed(seed))
         seconds = time.perf_counter() - begun
         told = knobs.model_dump()
-        parts = found.figures, found.checks, found.table
+        parts = found.figures, found.checks, found.table, found.notes
         return Result(self.name, self.claim, seed, told, *parts, seconds)
 
     def plot(self, result: Result, theme: str = "light") -> Figure:

@@ -26,6 +26,8 @@ def section(lab: Lab, result: Result) -> str:
             f"```\n{lab.derivation.strip()}\n```\n",
             picture(lab),
             grid([result.table.heads, *cells]),
+            *(f"- {note}" for note in result.notes),
+            *[""] * bool(result.notes),
             f"{verdict}: `{command}`\n",
             *(f"- {'' if check.passed else '**failed** '}{check.told}" for check in result.checks),
             "",
