@@ -2,12 +2,19 @@
 
 import random
 
+import numpy as np
 import pytest
 
 from regard import UserError, evaluation
 from regard.attention import SCORES
 from regard.evaluation import Likelihood
-from regard.labs.bottleneck import KINDS, BottleneckKnobs, context, experiment
+from regard.labs.bottleneck import (
+    KINDS,
+    BottleneckKnobs,
+    context,
+    experiment,
+    without_attention,
+)
 from regard.labs.forgetting import by_length, expected, fitted, letter_pairs, reach
 from regard.labs.training import untrained
 from regard.text.batch import Encoded
@@ -79,6 +86,24 @@ def test_the_fit_finds_what_is_held():
     assert expected(3.7, 2, 6) == 1
     assert expected(0, 7, 5) == pytest.approx(1 / 5)
     assert fitted(lengths, [0.9, 0.2, 0.9], 6)[1] > 1
+
+
+def test_an_rnn_that_learns_nothing_keeps_its_own_claim(lab, small):
+    result = lab.run(**small(lab) | {"cell": "rnn"})
+    assert result.passed, [check.told for check in result.checks if not check.passed]
+    assert any("letters that an rnn holds" in check.name for check in result.checks)
+
+
+@pytest.mark.parametrize(
+    ("cell", "held", "passed"),
+    [("rnn", 0.4, True), ("rnn", 3, False), ("gru", 3, True), ("lstm", 3, True), ("gru", 0, False)],
+)
+def test_what_is_asked_of_a_cell_without_attention(cell, held, passed):
+    lengths, letters = [5.0, 9.0, 14.0], 7
+    forgets = [expected(held, n, letters) for n in lengths]
+    runs = np.array([[1 / letters] * 3 if cell == "rnn" else forgets, forgets])
+    knobs = BottleneckKnobs(cell=cell, letters=letters)
+    assert without_attention(knobs, lengths, runs).passed is passed
 
 
 def test_nothing_is_asked_of_positions(lab, small):
