@@ -107,8 +107,13 @@ class Result:
     @property
     def document(self) -> dict[str, Any]:
         """The result as plain lists and numbers."""
-        checks = [asdict(check) | {"passed": check.passed} for check in self.checks]
-        return finite(asdict(self) | {"passed": self.passed, "checks": checks})
+        return document(self)
+
+
+def document(judged: Any) -> dict[str, Any]:
+    """A record of checks as data for JSON; each check, and the whole, with whether it passed."""
+    checks = [asdict(check) | {"passed": check.passed} for check in judged.checks]
+    return finite(asdict(judged) | {"passed": judged.passed, "checks": checks})
 
 
 def finite(value: Any) -> Any:

@@ -6,7 +6,7 @@ import math
 import textwrap
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,7 @@ from torch import Tensor
 from regard.errors import UserError
 from regard.labs.answering import Foreign, decode, encode
 from regard.labs.asking import Asking, ReaderError, UnaskedError, visible
-from regard.labs.lab import Check, Exercise, Lab, finite
+from regard.labs.lab import Check, Exercise, Lab, document
 
 LONGEST = 1 << 20  # characters of an answer file
 WHOLE = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
@@ -92,8 +92,7 @@ class Marks:
     @property
     def document(self) -> dict[str, Any]:
         """The marks as plain lists and numbers."""
-        checks = [asdict(check) | {"passed": check.passed} for check in self.checks]
-        return finite(asdict(self) | {"passed": self.passed, "checks": checks})
+        return document(self)
 
 
 def check(lab: Lab, path: Path, seconds: float = 20.0) -> Marks:

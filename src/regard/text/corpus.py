@@ -1,15 +1,16 @@
 """Sentence pairs in named splits, wherever they come from."""
 
 import hashlib
+from collections.abc import Callable
 from dataclasses import dataclass, replace
+from typing import Any
 
 from regard import config
 from regard.errors import UserError, listing, nearest
 from regard.text import datasets, pairs
 from regard.text.noise import noisy
+from regard.text.pairs import SPLITS, Counts, Pairs
 from regard.text.tasks import TASKS, make
-
-SPLITS = ("train", "val", "test")
 
 
 @dataclass(frozen=True)
@@ -81,7 +82,7 @@ def read(data: config.Data) -> Corpus:
     if isinstance(data, config.Named):
         return Corpus(datasets.load(data.name, data.source, data.target))
     if isinstance(data, config.Files):
-        return from_files(data)
+        return from_files(data, lambda given: pairs_in(given, data))
     if isinstance(data, config.Text):
         return set_apart(plain_text(data), data)
     assert isinstance(data, config.MadeTask)
@@ -91,19 +92,30 @@ def read(data: config.Data) -> Corpus:
     return Corpus(make(task, sizes=sizes, seed=data.seed, **lengths), task.symbols, made=True)
 
 
-def from_files(data: config.Files) -> Corpus:
-    """A user's own text; what was left out of it is told."""
+def from_files(
+    data: config.Files | config.Text, read: Callable[[Any], tuple[Pairs, Counts]]
+) -> Corpus:
+    """A user's own text, a split at a time; what was left out of it is told."""
     splits, told = {}, []
     for split in SPLITS:
         given = getattr(data, split)
         if given is None:
             continue
-        source, target = (given, None) if isinstance(given, str) else given
-        choices = {"keys": data.keys, "bad": data.bad, "max_characters": data.max_characters}
-        splits[split], counts = pairs.read(source, target, **choices)
+        splits[split], counts = read(given)
         if counts.skipped:
             told.append(f"{split}: {counts.summary()}")
     return Corpus(splits, told=tuple(told))
+
+
+def pairs_in(given: str | tuple[str, str], data: config.Files) -> tuple[Pairs, Counts]:
+    source, target = (given, None) if isinstance(given, str) else given
+    choices = {"keys": data.keys, "bad": data.bad, "max_characters": data.max_characters}
+    return pairs.read(source, target, **choices)
+
+
+def sentences_in(given: str | tuple[str, ...], data: config.Text) -> tuple[Pairs, Counts]:
+    files = (given,) if isinstance(given, str) else given
+    return pairs.read_text(files, data.bad, data.max_characters)
 
 
 def plain_text(data: config.Text) -> Corpus:
@@ -112,16 +124,7 @@ def plain_text(data: config.Text) -> Corpus:
         found = [datasets.monolingual(data.name, language) for language in data.languages]
         lines = {split: [line for each in found for line in each[split]] for split in found[0]}
         return Corpus({split: [("", line) for line in lines[split] if line] for split in lines})
-    splits, told = {}, []
-    for split in SPLITS:
-        given = getattr(data, split)
-        if given is None:
-            continue
-        files = (given,) if isinstance(given, str) else given
-        splits[split], counts = pairs.read_text(files, data.bad, data.max_characters)
-        if counts.skipped:
-            told.append(f"{split}: {counts.summary()}")
-    return Corpus(splits, told=tuple(told))
+    return from_files(data, lambda given: sentences_in(given, data))
 
 
 def set_apart(found: Corpus, data: config.Text) -> Corpus:
