@@ -188,7 +188,7 @@ MISTAKES = {
     "data.kind=web": 'data.kind: got "web"; choose task, ',
     "trainin.epochs=3": 'trainin: unknown key. Did you mean "training"?',
     "model.attention.score.max_length=3": "model.attention.score.max_length: unknown key. Known here: kind",
-    "data.min_length=99": "data.min_length is above data.max_length",
+    "data.min_length=99": "case: data.min_length is above data.max_length",
     "layers=4": "layers: unknown key. Known here: description, seed, init, data",
     "seed=x": 'seed: got "x"; it should be a valid integer',
     "nothing": '"nothing" sets nothing: write key=value, as in model.decoder.layers=4',

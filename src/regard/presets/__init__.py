@@ -121,7 +121,8 @@ def explain(error: ErrorDetails, root: type[Table] = Config) -> str:
             choices = [c.strip(" '") for c in ctx["expected"].replace(" or ", ", ").split(",")]
             return f"{path}: got {shown}; choose {listing(choices)}.{nearest(str(given), choices)}"
         case "value_error":
-            return f"{path or 'the whole'}: {ctx['error']}".removeprefix("the whole: ")
+            told = str(ctx["error"])
+            return told if told.startswith(path) else f"{path}: {told}"
         case _:
             wanted = error["msg"].removeprefix("Input should be ")
             return f"{path}: got {shown}; it should be {wanted}"
