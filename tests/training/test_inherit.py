@@ -284,6 +284,11 @@ def test_a_run_that_is_not_there_or_not_trained(base, heir, fit, tmp_path):
         UserError, match=r"but a preset to make one: type `regard train case`.*--init runs/case`"
     ):
         fit(heir(Path("case")), tmp_path / "run")
+    with pytest.raises(
+        UserError,
+        match=r"folder runs/case: make it first with `regard train case --run runs/case`$",
+    ):
+        fit(heir(Path("runs/case")), tmp_path / "run")
     shutil.copytree(base("recurrent"), tmp_path / "base")
     (tmp_path / "base" / "model.safetensors").unlink()
     with pytest.raises(UserError, match="holds no trained model yet"):

@@ -160,7 +160,10 @@ def shown(value: str | bool) -> str:
 
 
 def advice(name: str) -> str:
-    if name not in presets.names() and not name.endswith(".toml"):
+    known, last = presets.names(), Path(name).name
+    if last in known and last != name:
+        return f": make it first with `regard train {last} --run {name}`"
+    if name not in known and not name.endswith(".toml"):
         return ""
     return (
         f", but a preset to make one: type `regard train {name}`, then this command again with "
