@@ -1,5 +1,6 @@
 """Beam search against greedy search, against every output there is, and against itself."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import chain
 from typing import Any
@@ -8,8 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from regard.config import Config
-from regard.models import Model, build
+from regard.models import Model
 from regard.models.interface import Memory, State
 from regard.search import Hypothesis, beam, greedy
 from regard.search.beam import Finished
@@ -17,56 +17,37 @@ from regard.text.tokenizer import BEGIN, END, PAD, UNKNOWN
 
 LENGTHS, LIMITS = (7, 2, 5, 1, 3), (9, 17, 1, 13, 5)
 POWERS = (0.0, 0.6, 1.0)
-SMALL = {"kind": "recurrent", "embedding": 7, "hidden": 13}
-TABLES = {
-    "gru": SMALL,
-    "bottleneck": SMALL | {"cell": "lstm", "attention": "none"},
-    "input-feeding": SMALL | {"cell": "lstm", "decoder": {"kind": "input-feeding", "layers": 2}},
-    "tutorial": SMALL | {"decoder": "tutorial", "attention": {"score": "additive"}},
-    "transformer": {"kind": "transformer", "width": 12, "attention": {"heads": 3}},
-    "rotary": {"kind": "transformer", "width": 8, "position": "rotary"},
-    "grouped-window": {
-        "kind": "transformer",
-        "width": 8,
-        "attention": {"heads": 4, "key_value_heads": 2, "window": 3},
-    },
-    "latent": {
-        "kind": "transformer",
-        "width": 8,
-        "position": "rotary",
-        "attention": {"kind": "latent", "heads": 2, "latent": 5, "rope": 2},
-    },
-}
+NAMES = [
+    *("gru", "bottleneck", "input-feeding", "tutorial"),
+    *("transformer", "rotary", "grouped-window", "latent"),
+]
 
 
-@pytest.fixture(autouse=True)
-def _no_gradients():
-    with torch.inference_mode():
-        yield
-
-
-def make(name: str, vocab: int, end: float) -> Model:
-    """Livelier than a fresh model, which says one word for ever; `end` makes outputs end soon."""
-    torch.manual_seed(1)
-    table = Config.model_validate({"model": TABLES[name]}).model
-    model = build(table, vocab, vocab, joint=False).double().eval()
-    for parameter in model.parameters():
-        parameter *= 2
-    plain = model.project
-    leaning = torch.zeros(vocab, dtype=torch.float64).index_fill(0, torch.tensor([END]), end)
-    model.project = lambda features: plain(features) + leaning
-    return model
-
-
-@pytest.fixture(params=TABLES)
+@pytest.fixture(params=NAMES)
 def name(request) -> str:
     return request.param
 
 
-def source(vocab: int = 11, lengths: tuple[int, ...] = LENGTHS) -> tuple[Tensor, Tensor]:
-    mask = torch.arange(max(lengths)) < torch.tensor(lengths)[:, None]
-    ids = torch.randint(3, vocab, mask.shape, generator=torch.Generator().manual_seed(2))
-    return ids * mask, mask
+@pytest.fixture
+def make(lively) -> Callable[[str, int, float], Model]:
+    """A lively model by its name; `end` makes outputs end soon."""
+
+    def made(name: str, vocab: int, end: float) -> Model:
+        model = lively(name, vocab)
+        plain = model.project
+        leaning = torch.zeros(vocab, dtype=torch.float64).index_fill(0, torch.tensor([END]), end)
+        model.project = lambda features: plain(features) + leaning
+        return model
+
+    return made
+
+
+@pytest.fixture
+def source(sources) -> Callable[..., tuple[Tensor, Tensor]]:
+    def made(vocab: int = 11, lengths: tuple[int, ...] = LENGTHS) -> tuple[Tensor, Tensor]:
+        return sources(vocab, lengths)
+
+    return made
 
 
 def search(model, given, limits=LIMITS, **choices) -> list[list[Hypothesis]]:
@@ -91,7 +72,7 @@ def forced(model, given, row: int, ids: list[int]) -> float:
 
 
 @pytest.mark.parametrize("end", [-3.0, 0.0, 2.0])
-def test_a_beam_of_one_is_greedy(name, end):
+def test_a_beam_of_one_is_greedy(make, source, name, end):
     model, given = make(name, 11, end), source()
     wanted = greedy(model, model.encode(*given), torch.tensor(LIMITS))
     for power in POWERS:
@@ -118,7 +99,7 @@ def outputs(model, tokens: Tensor, state: Any, limit: int) -> list[tuple[list[in
     return found
 
 
-def test_a_beam_of_full_width_is_brute_force(name):
+def test_a_beam_of_full_width_is_brute_force(make, source, name):
     model, limits = make(name, VOCAB, 0.5), (MOST, 2, 3)
     given = source(VOCAB, (3, 5, 2))
     choices = {"width": EVERY, "nbest": EVERY}
@@ -137,7 +118,9 @@ def test_a_beam_of_full_width_is_brute_force(name):
 
 
 @pytest.mark.parametrize("power", POWERS)
-def test_a_wide_beam_finds_the_first_few_of_brute_force_and_may_stop_early(name, power):
+def test_a_wide_beam_finds_the_first_few_of_brute_force_and_may_stop_early(
+    make, source, name, power
+):
     model, given = make(name, VOCAB, 0.5), source(VOCAB, (3, 5, 2))
     choices = {"width": EVERY, "length_power": power}
     every = search(model, given, [MOST] * 3, nbest=EVERY, **choices)
@@ -148,7 +131,7 @@ def test_a_wide_beam_finds_the_first_few_of_brute_force_and_may_stop_early(name,
 
 
 @pytest.mark.parametrize("power", [0.0, 1.0])
-def test_asking_for_more_never_changes_the_best(name, power):
+def test_asking_for_more_never_changes_the_best(make, source, name, power):
     model, given = make(name, 11, 1.0), source()
     most = search(model, given, width=5, nbest=5, length_power=power)
     for nbest in (1, 2, 4):
@@ -157,7 +140,7 @@ def test_asking_for_more_never_changes_the_best(name, power):
 
 
 @pytest.mark.parametrize(("power", "nbest"), [(0.0, 1), (0.6, 3), (1.0, 1), (1.0, 3)])
-def test_stopping_early_loses_nothing(name, power, nbest, monkeypatch):
+def test_stopping_early_loses_nothing(make, source, name, power, nbest, monkeypatch):
     model, given = make(name, 11, 1.0), source()
     choices = {"width": 3, "nbest": nbest, "length_power": power}
     early = search(model, given, **choices)
@@ -167,14 +150,14 @@ def test_stopping_early_loses_nothing(name, power, nbest, monkeypatch):
 
 @pytest.mark.parametrize("check_every", [2, 3, 8, 100])
 @pytest.mark.parametrize("power", [0.0, 1.0])
-def test_looking_rarely_for_what_is_settled_finds_the_same(name, power, check_every):
+def test_looking_rarely_for_what_is_settled_finds_the_same(make, source, name, power, check_every):
     model, given = make(name, 11, 1.0), source()
     choices = {"width": 3, "nbest": 2, "length_power": power}
     wanted = search(model, given, **choices)
     same(search(model, given, check_every=check_every, **choices), wanted)
 
 
-def test_stopping_early_saves_steps(monkeypatch):
+def test_stopping_early_saves_steps(make, source, monkeypatch):
     model, given = make("gru", 11, 4.0), source()
     steps, plain = [], model.step
     model.step = lambda tokens, state: (steps.append(len(tokens)), plain(tokens, state))[1]
@@ -186,7 +169,7 @@ def test_stopping_early_saves_steps(monkeypatch):
     assert early < sum(steps) / 2
 
 
-def test_rows_do_not_know_of_each_other_or_of_padding(name):
+def test_rows_do_not_know_of_each_other_or_of_padding(make, source, name):
     model, given = make(name, 11, 1.0), source()
     choices = {"width": 4, "nbest": 3}
     together = search(model, given, **choices)
@@ -202,7 +185,7 @@ def test_rows_do_not_know_of_each_other_or_of_padding(name):
 
 
 @pytest.mark.parametrize("end", [-50.0, 1.0])
-def test_the_score_is_the_log_probability_of_the_output(name, end):
+def test_the_score_is_the_log_probability_of_the_output(make, source, name, end):
     model, given = make(name, 11, end), source()
     for row, best in enumerate(search(model, given, width=4, nbest=4, length_power=0.6)):
         for found in best:
@@ -210,7 +193,7 @@ def test_the_score_is_the_log_probability_of_the_output(name, end):
             assert found.normalised == pytest.approx(found.score / len(found.ids) ** 0.6)
 
 
-def test_each_row_keeps_its_limit_and_the_end_stands_last(name):
+def test_each_row_keeps_its_limit_and_the_end_stands_last(make, source, name):
     model, given = make(name, 11, 0.0), source()
     for best, limit in zip(search(model, given, width=4, nbest=4), LIMITS, strict=True):
         assert best
@@ -220,7 +203,7 @@ def test_each_row_keeps_its_limit_and_the_end_stands_last(name):
             assert not {PAD, BEGIN, END} & set(found.ids[:-1])
 
 
-def test_what_never_ends_is_cut_at_its_own_limit(name):
+def test_what_never_ends_is_cut_at_its_own_limit(make, source, name):
     model = make(name, 11, -1000.0)
     found = search(model, source(), width=3, nbest=3)
     assert [[len(h.ids) for h in row] for row in found] == [[limit] * 3 for limit in LIMITS]
@@ -228,7 +211,7 @@ def test_what_never_ends_is_cut_at_its_own_limit(name):
         assert [h.normalised for h in row] == sorted((h.normalised for h in row), reverse=True)
 
 
-def test_a_beam_wider_than_the_vocabulary(name):
+def test_a_beam_wider_than_the_vocabulary(make, source, name):
     model = make(name, VOCAB, 1000.0)
     assert [row[0].ids for row in search(model, source(VOCAB), width=50)] == [[END]] * len(LIMITS)
     best = search(model, source(VOCAB, (3,)), [1], width=50, nbest=50)[0]

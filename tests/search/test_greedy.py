@@ -3,43 +3,18 @@
 import pytest
 import torch
 
-from regard.config import Config
-from regard.models import Model, build
+from regard.models import Model
 from regard.search import greedy
 from regard.text.tokenizer import BEGIN, END, PAD
 
 VOCAB, LENGTHS = 11, (7, 2, 5, 1, 3)
 LIMITS = (9, 19, 1, 13, 5)
-SMALL = {"kind": "recurrent", "embedding": 7, "hidden": 13}
-TABLES = {
-    "gru": SMALL,
-    "lstm-bottleneck": SMALL | {"cell": "lstm", "attention": "none"},
-    "rnn-2": SMALL | {"cell": "rnn", "decoder": {"layers": 2}, "attention": {"score": "additive"}},
-    "transformer": {"kind": "transformer", "width": 12, "attention": {"heads": 3}},
-    "rotary": {"kind": "transformer", "width": 8, "position": "rotary"},
-    "grouped-window": {
-        "kind": "transformer",
-        "width": 8,
-        "attention": {"heads": 4, "key_value_heads": 2, "window": 3},
-    },
-    "latent": {
-        "kind": "transformer",
-        "width": 8,
-        "position": "rotary",
-        "attention": {"kind": "latent", "heads": 2, "latent": 5, "rope": 2},
-    },
-}
+NAMES = ["gru", "bottleneck", "rnn-2", "transformer", "rotary", "grouped-window", "latent"]
 
 
-@pytest.fixture(params=TABLES)
-def model(request) -> Model:
-    torch.manual_seed(1)
-    table = Config.model_validate({"model": TABLES[request.param]}).model
-    made = build(table, VOCAB, VOCAB, joint=False).double().eval()
-    with torch.no_grad():
-        for parameter in made.parameters():
-            parameter *= 2  # livelier than a fresh model, which says one word for ever
-    return made
+@pytest.fixture(params=NAMES)
+def model(request, lively) -> Model:
+    return lively(request.param, VOCAB)
 
 
 def lean(model: Model, **towards: float) -> None:
@@ -52,10 +27,8 @@ def lean(model: Model, **towards: float) -> None:
 
 
 @pytest.fixture
-def source() -> tuple[torch.Tensor, torch.Tensor]:
-    mask = torch.arange(max(LENGTHS)) < torch.tensor(LENGTHS)[:, None]
-    ids = torch.randint(3, VOCAB, mask.shape, generator=torch.Generator().manual_seed(2))
-    return ids * mask, mask
+def source(sources) -> tuple[torch.Tensor, torch.Tensor]:
+    return sources(VOCAB, LENGTHS)
 
 
 def naive(model, source, mask, limit: int) -> tuple[list[int], float]:
@@ -74,7 +47,6 @@ def search(model, source, limits=LIMITS):
     return greedy(model, model.encode(*source), torch.tensor(limits))
 
 
-@torch.inference_mode()
 @pytest.mark.parametrize("end", [-2.0, 0.0, 2.0])
 def test_greedy_is_the_naive_loop(model, source, end):
     lean(model, end=end)
@@ -87,7 +59,6 @@ def test_greedy_is_the_naive_loop(model, source, end):
         assert found[row].normalised == found[row].score
 
 
-@torch.inference_mode()
 @pytest.mark.parametrize("check_every", [2, 3, 8, 100])
 def test_looking_rarely_for_what_has_ended_finds_the_same(model, source, check_every):
     lean(model, end=1.0)
@@ -97,7 +68,6 @@ def test_looking_rarely_for_what_has_ended_finds_the_same(model, source, check_e
     assert [h.score for h in found] == pytest.approx([h.score for h in wanted], abs=1e-5)
 
 
-@torch.inference_mode()
 def test_rows_do_not_know_of_each_other(model, source):
     lean(model, end=1.0)
     together = search(model, source)
@@ -110,13 +80,11 @@ def test_rows_do_not_know_of_each_other(model, source):
         assert alone.score == pytest.approx(together[row].score, abs=1e-5)
 
 
-@torch.inference_mode()
 def test_an_output_that_never_ends_stops_at_its_own_limit(model, source):
     lean(model, end=-1000.0)
     assert [len(h.ids) for h in search(model, source)] == list(LIMITS)
 
 
-@torch.inference_mode()
 def test_an_output_that_ends_at_once_is_its_end(model, source):
     lean(model, end=1000.0)
     found = search(model, source)
@@ -124,7 +92,6 @@ def test_an_output_that_ends_at_once_is_its_end(model, source):
     assert [h.score for h in found] == pytest.approx([0.0] * len(LENGTHS), abs=1e-6)
 
 
-@torch.inference_mode()
 def test_no_output_holds_padding_or_begin(model, source):
     lean(model, pad=50.0, begin=60.0)
     found = search(model, source)
@@ -133,7 +100,6 @@ def test_no_output_holds_padding_or_begin(model, source):
     assert all(h.score < -40 for h in found)
 
 
-@torch.inference_mode()
 def test_the_end_stands_last_or_nowhere(model, source):
     lean(model, end=1.0)
     found = search(model, source)

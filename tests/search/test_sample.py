@@ -6,43 +6,24 @@ import pytest
 import torch
 from torch import Tensor
 
-from regard.config import Config
 from regard.errors import UserError
-from regard.models import Model, build
+from regard.models import Model
 from regard.search import greedy, sample
 from regard.text.tokenizer import BEGIN, END, PAD
 from regard.translator import Sampling
 
 VOCAB, LENGTHS, LIMITS = 11, (7, 2, 5, 1, 3), (9, 17, 1, 13, 5)
 SEEDS = [3, 1, 4, 1, 5]
-TABLES = {
-    "gru": {"kind": "recurrent", "embedding": 7, "hidden": 13},
-    "tutorial": {"kind": "recurrent", "embedding": 7, "hidden": 13, "decoder": "tutorial"},
-    "transformer": {"kind": "transformer", "width": 12, "attention": {"heads": 3}},
-}
 
 
-@pytest.fixture(autouse=True)
-def _no_gradients():
-    with torch.inference_mode():
-        yield
-
-
-@pytest.fixture(params=TABLES)
-def model(request) -> Model:
-    torch.manual_seed(1)
-    table = Config.model_validate({"model": TABLES[request.param]}).model
-    made = build(table, VOCAB, VOCAB, joint=False).double().eval()
-    for parameter in made.parameters():
-        parameter *= 2
-    return made
+@pytest.fixture(params=["gru", "tutorial", "transformer"])
+def model(request, lively) -> Model:
+    return lively(request.param, VOCAB)
 
 
 @pytest.fixture
-def source() -> tuple[Tensor, Tensor]:
-    mask = torch.arange(max(LENGTHS)) < torch.tensor(LENGTHS)[:, None]
-    ids = torch.randint(3, VOCAB, mask.shape, generator=torch.Generator().manual_seed(2))
-    return ids * mask, mask
+def source(sources) -> tuple[Tensor, Tensor]:
+    return sources(VOCAB, LENGTHS)
 
 
 def draw(model, source, limits=LIMITS, seeds=SEEDS, **choices):

@@ -1,0 +1,65 @@
+"""What searches are tried on: small models of every family, and sources of different lengths."""
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import Tensor
+
+from regard.config import Config
+from regard.models import Model, build
+
+SMALL = {"kind": "recurrent", "embedding": 7, "hidden": 13}
+TABLES = {
+    "gru": SMALL,
+    "bottleneck": SMALL | {"cell": "lstm", "attention": "none"},
+    "rnn-2": SMALL | {"cell": "rnn", "decoder": {"layers": 2}, "attention": {"score": "additive"}},
+    "input-feeding": SMALL | {"cell": "lstm", "decoder": {"kind": "input-feeding", "layers": 2}},
+    "tutorial": SMALL | {"decoder": "tutorial", "attention": {"score": "additive"}},
+    "transformer": {"kind": "transformer", "width": 12, "attention": {"heads": 3}},
+    "rotary": {"kind": "transformer", "width": 8, "position": "rotary"},
+    "grouped-window": {
+        "kind": "transformer",
+        "width": 8,
+        "attention": {"heads": 4, "key_value_heads": 2, "window": 3},
+    },
+    "latent": {
+        "kind": "transformer",
+        "width": 8,
+        "position": "rotary",
+        "attention": {"kind": "latent", "heads": 2, "latent": 5, "rope": 2},
+    },
+}
+
+
+@pytest.fixture(autouse=True)
+def _no_gradients():
+    with torch.inference_mode():
+        yield
+
+
+@pytest.fixture
+def lively() -> Callable[[str, int], Model]:
+    """A model by its name above: livelier than a fresh one, which says one word for ever."""
+
+    def make(name: str, vocab: int) -> Model:
+        torch.manual_seed(1)
+        table = Config.model_validate({"model": TABLES[name]}).model
+        model = build(table, vocab, vocab, joint=False).double().eval()
+        for parameter in model.parameters():
+            parameter *= 2
+        return model
+
+    return make
+
+
+@pytest.fixture
+def sources() -> Callable[[int, tuple[int, ...]], tuple[Tensor, Tensor]]:
+    """(ids, mask) of sentences of these lengths."""
+
+    def make(vocab: int, lengths: tuple[int, ...]) -> tuple[Tensor, Tensor]:
+        mask = torch.arange(max(lengths)) < torch.tensor(lengths)[:, None]
+        ids = torch.randint(3, vocab, mask.shape, generator=torch.Generator().manual_seed(2))
+        return ids * mask, mask
+
+    return make
