@@ -177,6 +177,12 @@ MISTAKES = {
     "two wishes": (["copying", "--knobs", "--check", "a.py"], "each ask for something else"),
     "a check of nothing": (["--check", "a.py"], "--check grades the answer to one lab"),
     "a worksheet of nothing": (["--worksheet", "a"], "--worksheet needs a lab"),
+    "a knob of nothing": (["--set", "beta=8"], "--set is for a lab that is run: name one or give"),
+    "a short form of nothing": (["--quick"], "--quick is for a lab that is run"),
+    "a picture of knobs": (
+        ["copying", "--knobs", "--plots", "a"],
+        "--plots is for a lab that is run",
+    ),
     "no file": (["copying", "--check", "nosuch.py"], "there is no file nosuch.py"),
     "no time": (["copying", "--check", "a.py", "--limit", "0"], "--limit is a number of seconds"),
 }

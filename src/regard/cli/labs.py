@@ -66,6 +66,12 @@ def lab(
     if sum((knobs, worksheet is not None, check is not None)) > 1:
         raise UserError("--knobs, --worksheet and --check each ask for something else: give one")
     chosen = choose(names or [], everything)
+    given = {"--set": settings, "--quick": quick, "--plots": plots}
+    unread = [name for name, value in given.items() if value]
+    if unread and (knobs or worksheet or check or not chosen):
+        raise UserError(
+            f"{unread[0]} is for a lab that is run: name one or give --all, and ask for nothing else"
+        )
     if check:
         marks(chosen, check, limit, as_json)
     elif worksheet:
