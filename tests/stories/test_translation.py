@@ -294,7 +294,7 @@ COMPARE = {
     "jobs": (["--jobs", "0"], "--jobs is 1 or more, not 0"),
     "column": (
         ["--columns", "p,sped"],
-        'no column "sped". Did you mean "speed"? Columns: bleu_lower',
+        'no column "sped". Did you mean "speed"? Columns: seeds, bleu_lower',
     ),
     "value": (["--vary", "training.rate=1,fast"], 'training.rate: got "fast"'),
 }
