@@ -205,6 +205,24 @@ def test_few_shapes_depend_on_seed_and_epoch_alone():
     assert one.epoch(3) != Batches(data, 503, 31, seed=6, shapes=4).epoch(3)
 
 
+@pytest.mark.parametrize(
+    ("source", "target", "least"),
+    [
+        (lambda n: 0, lambda n: n, 1.2),  # a language model: nothing to read
+        (lambda n: 14 + 2 * n, lambda n: n, 1.2),  # a prompt, and a language cut into small pieces
+        (lambda n: n, lambda n: 3 * n, 1.2),
+        (lambda n: n, lambda n: n, 1.3),
+    ],
+)
+def test_each_side_has_a_width_of_its_own(source, target, least):
+    """Padding is little, however unlike the two sides are; a common width would double some."""
+    sizes = [n for n in range(1, 41) for _ in range(41 - n)]
+    data = encoded([(source(n) + 1, target(n)) for n in sizes])
+    batches = Batches(data, 10**6, 1, seed=7, shapes=6)
+    real = sum(target + 1 + source for target, source in batches.lengths)
+    assert real <= sum(cut.source + cut.target for cut in batches.epoch(0)) < least * real
+
+
 @UNHURRIED
 @given(lengths=st.lists(st.integers(1, 19), min_size=1, max_size=40), most=st.integers(1, 4))
 def test_few_widths_have_the_least_padding(lengths, most):

@@ -136,7 +136,7 @@ class Training:
         turns = cycle(batches.epoch(0))
         if gpu:  # recording each shape once is not what is measured here
             for cut in 2 * batches.epoch(0):
-                if len(update.recordings) < len(batches.widths):
+                if len(update.recordings) < len(batches.shaped.widths):
                     update(cut, 1e-4, 0)
 
         def work() -> int:

@@ -186,14 +186,11 @@ class Batches:
         return self.data.lengths()
 
     @cached_property
-    def widest(self) -> np.ndarray:
-        """What each pair needs of a width that serves both sides."""
-        return np.array([max(target + 1, source) for target, source in self.lengths], dtype=int)
-
-    @cached_property
-    def widths(self) -> list[int]:
-        """The few widths, rising."""
-        return few_widths(np.bincount(self.widest), self.shapes or 1)
+    def shaped(self) -> "Shaped":
+        """The few shapes, and which of them each pair is given."""
+        sizes = np.array([(source, target + 1) for target, source in self.lengths])
+        found = (few_shapes(sizes, sides, self.shapes or 1) for sides in SIDES)
+        return min(found, key=lambda one: one.room)
 
     def tokens_in(self, cut: Cut) -> int:
         """Target tokens to predict: the end counts, padding does not."""
@@ -232,21 +229,48 @@ class Batches:
             yield batch
 
     def _fill(self, shuffled: list[int]) -> Iterator[Cut]:
-        """Full batches of each width. What is left over goes to the next width, at last to a filler."""
-        bins: list[list[int]] = [[] for _ in self.widths]
-        places = np.searchsorted(self.widths, self.widest)
+        """Full batches of each shape. What is left over goes to the next shape, at last to a filler."""
+        bins: list[list[int]] = [[] for _ in self.shaped.widths]
         for row in shuffled:
-            bins[places[row]].append(row)
+            bins[self.shaped.places[row]].append(row)
         left: list[int] = []
-        for width, rows in zip(self.widths, bins, strict=True):
-            size = max(1, min(self.sentences, self.tokens // width))
+        for number, (widths, rows) in enumerate(zip(self.shaped.widths, bins, strict=True), 1):
+            size = max(1, min(self.sentences, self.tokens // max(widths)))
             rows = left + rows
             whole = len(rows) // size * size
             for start in range(0, whole, size):
-                yield Cut(rows[start : start + size], width, width)
+                yield Cut(rows[start : start + size], *widths)
             left = rows[whole:]
-            if left and width == self.widths[-1]:
-                yield Cut(left + [len(self.data)] * (size - len(left)), width, width)
+            if left and number == len(bins):
+                yield Cut(left + [len(self.data)] * (size - len(left)), *widths)
+
+
+# Of source and target: what share of a common measure each is wide.
+SIDES = ((1.0, 1.0), (1.0, 0.75), (1.0, 0.5), (1.0, 0.35), (0.75, 1.0), (0.5, 1.0))
+
+
+@dataclass(frozen=True)
+class Shaped:
+    """Widths of source and target, both rising, and which of these each pair is given."""
+
+    widths: list[tuple[int, int]]
+    places: Int[np.ndarray, " pairs"]
+
+    @property
+    def room(self) -> int:
+        """Tokens in all, padding included."""
+        return int(np.array(self.widths).sum(1)[self.places].sum())
+
+
+def few_shapes(
+    sizes: Int[np.ndarray, "pairs sides"], sides: tuple[float, float], most: int
+) -> Shaped:
+    """At most `most` shapes, by a measure of which each side takes its share, and no wider than need be."""
+    measure = np.ceil((sizes / np.array(sides)).max(1)).astype(int)
+    marks = few_widths(np.bincount(measure), most)
+    places = np.searchsorted(marks, measure)
+    widest = [sizes[places <= place].max(0).tolist() for place in range(len(marks))]
+    return Shaped([(source, target) for source, target in widest], places)
 
 
 def few_widths(counts: np.ndarray, most: int, multiple: int = 4) -> list[int]:
