@@ -21,6 +21,9 @@ from regard.text.tokenizer import BEGIN, TokenizerPair
 
 Attention = dict[str, Float[Tensor, "layer head query key"]]
 
+# Tokens of a batch. A GPU takes as long for one sentence's next word as for a thousand sentences'.
+READ_TOGETHER = {"cpu": 4096, "cuda": 32_768}
+
 
 @dataclass(frozen=True)
 class Translation:
@@ -104,11 +107,12 @@ class Translator:
         nbest: int = 1,
         sample: Sampling | None = None,
         attention: bool = True,
-        batch_tokens: int = 4096,
+        batch_tokens: int | None = None,
     ) -> list[Translation]:
         """Translate each text, greedily, with a beam, or by chance.
 
-        `attention` costs one more pass over each finished output.
+        `attention` costs one more pass over each finished output. `batch_tokens`: how many are read
+        together, if not what suits the device.
         """
         if isinstance(texts, str):
             raise UserError("translate takes a list of texts: write translate([text])")
@@ -116,7 +120,7 @@ class Translator:
         encoded = Encoded.of(((text, "") for text in texts), self.tokenizers)
         found = self.search(encoded, beam, nbest, sample, batch_tokens)
         flat = [(row, hypothesis) for row, best in enumerate(found) for hypothesis in best]
-        seen = self.explain(encoded, flat, batch_tokens) if attention else [None] * len(flat)
+        seen = self.explain(encoded, flat) if attention else [None] * len(flat)
         made = [
             Translation(
                 self.tokenizers.target.decode(hypothesis.ids),
@@ -166,7 +170,7 @@ class Translator:
         beam_width: int = 1,
         nbest: int = 1,
         sampling: Sampling | None = None,
-        batch_tokens: int = 4096,
+        batch_tokens: int | None = None,
     ) -> list[list[Hypothesis]]:
         """The `nbest` outputs for each source, best first, whatever batch it lands in."""
         if beam_width < 1 or nbest < 1:
@@ -177,9 +181,10 @@ class Translator:
             raise UserError("choose one: a beam, or sampling")
         found: dict[int, list[Hypothesis]] = {}
         power = self.config.search.length_power
+        tokens = batch_tokens or READ_TOGETHER[self.device.type]
         self.refuse_too_long(encoded)
         with torch.inference_mode():
-            for rows in batches(self.model, encoded, max(1, batch_tokens // beam_width)):
+            for rows in batches(self.model, encoded, max(1, tokens // beam_width)):
                 source, mask = self._padded(encoded.source, rows)
                 limits = [self.limit(len(encoded.source[row])) for row in rows]
                 longest = torch.tensor(limits, device=self.device)

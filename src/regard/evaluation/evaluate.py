@@ -17,7 +17,10 @@ Pairs = list[tuple[str, str]]
 
 
 def evaluate(
-    translator: Translator, pairs: Pairs, beams: Sequence[int] = (1,), batch_tokens: int = 4096
+    translator: Translator,
+    pairs: Pairs,
+    beams: Sequence[int] = (1,),
+    batch_tokens: int | None = None,
 ) -> dict[str, Any]:
     """The figures of `regard evaluate --json`; each result also holds its outputs, in order."""
     encoded = Encoded.of(pairs, translator.tokenizers)
@@ -55,7 +58,7 @@ def result(
     encoded: Encoded,
     parts: list[Likelihood],
     width: int,
-    batch_tokens: int,
+    batch_tokens: int | None,
 ) -> dict[str, Any]:
     """Quality with one beam width, in all and by length of the source."""
     started = time.perf_counter()
