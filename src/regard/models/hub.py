@@ -54,7 +54,7 @@ def fetch(name: str) -> tuple[Any, Any]:
             tokenizer = transformers.AutoTokenizer.from_pretrained(where, **safe)
             weights = safe if options else {**safe, "use_safetensors": True}
             model, told = kind_for(config).from_pretrained(
-                where, output_loading_info=True, **weights
+                where, config=config, output_loading_info=True, **weights
             )
     except ImportError as error:
         raise UserError(f"{EXTRA} ({first_line(error)})") from None
