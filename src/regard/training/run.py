@@ -215,7 +215,10 @@ def fitting(
     lengths = enumerate(encoded.lengths())
     keep = [row for row, (target, source) in lengths if source <= limit + 1 and target <= limit]
     if not keep:
-        raise UserError(f"every pair of the {split} split is longer than {limit} tokens")
+        raise UserError(
+            f"every pair of the {split} split is longer than {limit} tokens: raise "
+            "tokenizer.max_tokens"
+        )
     if len(keep) == len(encoded):
         return data[split], encoded
     skipped = len(encoded) - len(keep)
