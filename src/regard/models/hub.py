@@ -99,7 +99,7 @@ def place(name: str) -> tuple[str, dict[str, str]]:
     path = Path(name).expanduser()
     if name.endswith(".gguf"):
         if not path.is_file():
-            raise UserError(f"model.name: there is no file {path}.{similar(name)}")
+            raise UserError(f"model.name: there is no file {path.absolute()}.{similar(name)}")
         return str(path.parent), {"gguf_file": path.name}
     if path.is_file():
         raise UserError(

@@ -181,6 +181,12 @@ def adoption(config: Config, console: Console) -> Adopted | None:
     adopted = adopt(config.model, config.tokenizer)
     told = "the tokenizer is the model's own, whatever [tokenizer] says of a vocabulary"
     console.print(told, highlight=False, markup=False)
+    tune, rate = config.model.tune, config.training.rate
+    if rate > 5 * tune.usual_rate:
+        told = (
+            f'training.rate is {rate:g}, and {tune.usual_rate:g} is usual with tune = "{tune.kind}"'
+        )
+        console.print(f"{told}: more may undo what the model knows", highlight=False, markup=False)
     return adopted
 
 
