@@ -164,9 +164,13 @@ MISTAKES = {
     "model.cell=gruu": 'model.cell: got "gruu"; choose gru, lstm, rnn. Did you mean "gru"?',
     "model.kind=transfromer": 'model.kind: got "transfromer"; choose recurrent, transformer, '
     'decoder-only, pretrained. Did you mean "transformer"?',
-    "model.kind=pretrained": "case: model.name: it is missing, and has no default",
+    "model.kind=pretrained": "case: model.name: it is missing, and has no default. A name on the Hug",
+    "data.kind=files": "data.val: it is missing, and has no default",
     "model={kind='pretrained', name='x', tune={kind='lora', rnak=3}}": "model.tune.rnak: unknown key. "
     'Did you mean "rank"?',
+    "model={kind='pretrained', name='x', tune={kind='lora', targets='q_proj'}}": "model.tune.targets: got "
+    '"q_proj"; it should be a list, as in ["a", "b"]',
+    "model={kind='pretrained', name=''}": "case: model.name: it is empty",
     "tokenizer.kind=pretrained": 'tokenizer.kind: "pretrained" is what a pretrained model brings along',
     "model.attention.score=adittive": 'model.attention.score.kind: got "adittive"; choose scaled-dot, '
     'dot, additive, bilinear, mean, dummy, location. Did you mean "additive"?',

@@ -202,6 +202,11 @@ def test_a_run_folder_that_is_not_whole_says_what_is_missing(tmp_path):
         regard.load(tmp_path / "runs")
     with pytest.raises(UserError, match=r"is not a run folder: it has no config\.toml"):
         regard.load(tmp_path)
+    (tmp_path / "config.json").touch()
+    with pytest.raises(
+        UserError, match=r"run folder: .* a checkpoint is trained first, with model ="
+    ):
+        regard.load(tmp_path)
     save(make("gru"), tmp_path)
     path = tmp_path / "model.safetensors"
     whole = path.read_bytes()

@@ -288,5 +288,9 @@ def read_config(folder: Path) -> Config:
         raise UserError(f"there is no run folder {folder}: train one with `regard train case`")
     path = folder / "config.toml"
     if not path.is_file():
-        raise UserError(f"{folder} is not a run folder: it has no config.toml")
+        theirs = (folder / "config.json").is_file()
+        way = f'; a checkpoint is trained first, with model = {{kind = "pretrained", name = "{folder}"}}'
+        raise UserError(
+            f"{folder} is not a run folder: it has no config.toml{way if theirs else ''}"
+        )
     return presets.check(presets.read_file(path), str(path))

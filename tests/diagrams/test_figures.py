@@ -185,6 +185,30 @@ def test_a_grid_too_small_for_its_tokens_leaves_them_out() -> None:
     assert overlaps(figure) == []
 
 
+def test_a_deep_grid_grows_until_its_tokens_can_be_read() -> None:
+    """SmolLM2 has 30 layers of 9 heads: nobody puts that on a slide, but everyone wants the tokens."""
+    figure = grid(np.full((13, 5, 11, 31), 1 / 31), words(31, "source"), words(11, "target"))
+    left = figure.axes[:-1:5]
+    assert [len(axis.get_yticklabels()) for axis in left] == [11] * 13
+    assert [len(axis.get_xticklabels()) for axis in figure.axes[:5]] == [31] * 5
+    assert left[0].get_yticklabels()[0].get_fontsize() >= 4.5
+    assert overlaps(figure) == []
+    width, height = figure.get_size_inches()
+    assert width < 23
+    assert height < 43
+
+
+def test_many_cells_are_pixels_in_an_svg_and_few_are_paths() -> None:
+    for shape, pixelled in {
+        (1, 3, 7, 5): False,
+        (2, 3, 67, 53): True,
+        (1, 2, 53, 47): False,
+    }.items():
+        figure = grid(np.full(shape, 0.1), words(shape[3]), words(shape[2]))
+        drawn = [bool(axis.images) for axis in figure.axes[:-1]]
+        assert drawn == [pixelled] * (shape[0] * shape[1])
+
+
 def test_a_grid_of_one_is_the_heatmap() -> None:
     weights = np.eye(3)
     one = pixels(grid(weights[None, None], words(3), words(3), title="t"))

@@ -201,9 +201,9 @@ def test_what_is_unknown_stays_visible(taken):
 def test_tokens_are_readable(taken):
     source = taken("llama", separator="\nnow:").tokenizers.source
     shown = source.tokens([*source.encode("the cats"), END])
-    assert shown == ["<s>", "the", "cat", "·s", "Ċ", "no", "·w", "<end>"]
+    assert shown == ["<s>", "the", "cat", "·s", "\n", "no", "·w", "<end>"]
     target = taken("t5").tokenizers.target
-    assert target.tokens(target.encode("hat the")) == ["▁", "h", "·at", "▁", "t", "·h", "·e"]
+    assert target.tokens(target.encode("hat the")) == [" ", "h", "·at", " ", "t", "·h", "·e"]
 
 
 def test_text_is_lowered_and_a_prompt_is_not(checkpoint):
@@ -319,8 +319,13 @@ def test_lora_learns_beside_the_weights_and_begins_with_nothing(shape, taken):
 def test_lora_takes_the_maps_it_is_given(taken):
     lora = taken("llama", tune={"kind": "lora", "targets": ["q_proj", "v_proj"]}).model
     assert {name.split(".")[-4] for name in names_that_learn(lora)} == {"q_proj", "v_proj"}
-    with pytest.raises(UserError, match=r"model\.tune\.targets: .*This model has .*q_proj, "):
-        taken("llama", tune={"kind": "lora", "targets": ["query"]})
+    known = r'"q_prj"\. Did you mean "q_proj"\? This model has .*q_proj, '
+    with pytest.raises(UserError, match=r"model\.tune\.targets: there is no map " + known):
+        taken("llama", tune={"kind": "lora", "targets": ["v_proj", "q_prj"]})
+    with pytest.raises(UserError, match=r'no map "lm_head"\. This model has (?!.*lm_head)'):
+        taken("llama", tune={"kind": "lora", "targets": ["lm_head"]})
+    inner = taken("llama", tune={"kind": "lora", "targets": ["1.self_attn.q_proj"]}).model
+    assert len(names_that_learn(inner)) == 2
 
 
 def test_more_layers_than_there_are_cannot_be_frozen(taken):
@@ -442,16 +447,60 @@ def refused(name: str, message: str) -> None:
 
 
 def test_a_name_that_leads_nowhere(tmp_path):
-    refused("no/gguf/here.gguf", r"there is no file no/gguf/here\.gguf")
-    refused("./models/mine", r"there is no folder models/mine: model\.name is a folder, a \.gguf")
+    refused("no/gguf/here.gguf", r"there is no file /.*/no/gguf/here\.gguf\.$")
+    refused("./models/mine", r"there is no folder models/mine\. model\.name is a folder, a \.gguf")
     refused("me/models/mine", r"there is no folder")
     refused(
         "nobody/nothing",
         r'"nobody/nothing" is neither a folder here .*cannot be reached.*hf download',
     )
     refused(str(tmp_path), r"the folder .* holds no Hugging Face model")
+    (tmp_path / "gpt2").mkdir()
+    (tmp_path / "gpt2.gguf").touch()
+    refused(f"{tmp_path}/gtp2", r'there is no folder .*gtp2\. Did you mean "gpt2"\?')
+    refused(f"{tmp_path}/gtp2.gguf", r'there is no file .*gtp2\.gguf\. Did you mean "gpt2\.gguf"\?')
+    (tmp_path / "gpt2" / "model.safetensors").touch()
+    refused(f"{tmp_path}/gpt2/model.safetensors", r"is a file: model\.name is the folder .*gpt2\?")
     said = hub.unreachable("me/mine", OSError("me/mine is not a valid model identifier listed on"))
     assert 'the Hugging Face hub has no model "me/mine"' in said
+
+
+def test_a_name_in_their_cache_is_suggested(tmp_path, monkeypatch):
+    from huggingface_hub import constants
+
+    (tmp_path / "models--HuggingFaceTB--SmolLM2-135M").mkdir()
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path))
+    refused("HuggingFaceTB/SmolLM-135M", r'Did you mean "HuggingFaceTB/SmolLM2-135M"\? And the hub')
+
+
+def test_a_damaged_file_is_told_from_a_missing_one(checkpoint, tmp_path):
+    for number, size in enumerate((0, 8, 40)):
+        (tmp_path / f"{number}.gguf").write_bytes((b"GGUF\3\0\0\0" + b"\1" * size)[:size])
+        refused(
+            f"{tmp_path}/{number}.gguf", r"\.gguf. cannot be loaded: .*cut off or damaged \(get it"
+        )
+    folder = shutil.copytree(checkpoint("llama"), tmp_path / "cut")
+    whole = (folder / "model.safetensors").read_bytes()
+    (folder / "model.safetensors").write_bytes(whole[: len(whole) // 2])
+    refused(str(folder), r"cannot be loaded as a .*its files are damaged \(get them again\)")
+
+
+@pytest.mark.parametrize("shape", ["gpt2", "llama", "t5"])
+def test_a_tokenizer_that_is_not_there_is_missed(checkpoint, tmp_path, shape):
+    folder = shutil.copytree(checkpoint(shape), tmp_path / "mute")
+    for file in folder.glob("tokenizer*"):
+        file.unlink()
+    refused(str(folder), r"mute. comes without its tokenizer: put its tokenizer\.json into")
+
+
+def test_one_that_reads_from_both_sides_cannot_write(checkpoint, tmp_path):
+    tokenizer = AutoTokenizer.from_pretrained(checkpoint("bart"))
+    sizes = {"hidden_size": 15, "num_hidden_layers": 2, "num_attention_heads": 3}
+    made = transformers.BertConfig(vocab_size=len(tokenizer), intermediate_size=7, **sizes)
+    with hub.quiet():
+        transformers.BertForMaskedLM(made).save_pretrained(tmp_path)
+        tokenizer.save_pretrained(tmp_path)
+    refused(str(tmp_path), r"is a bert model, which reads a text from both sides and writes none")
 
 
 def test_a_pickle_is_never_loaded(checkpoint, tmp_path):

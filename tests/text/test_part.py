@@ -37,7 +37,8 @@ def test_shares_lie_within_each_other_and_only_training_is_cut(kind):
     assert max(places) > 60  # drawn from everywhere, not the first half
     assert half["val"] == whole["val"]
     assert whole.told == ()
-    assert tenth.told == ("train: 10 of 97 pairs (data.share is 0.1)",)
+    noun = "sentences" if kind == "text" else "pairs"
+    assert tenth.told == (f"train: 10 of 97 {noun} (data.share is 0.1)",)
 
 
 def test_which_rows_does_not_change_from_one_version_to_the_next():

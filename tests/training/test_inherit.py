@@ -263,6 +263,18 @@ def test_a_vocabulary_is_reused_or_chosen(base, heir, fit, tmp_path):
     assert not (tmp_path / "run").exists()
 
 
+def test_a_run_that_is_not_done_gives_what_it_has_and_that_is_told(base, heir, tmp_path):
+    whole, part = tmp_path / "whole", tmp_path / "part"
+    for folder in (whole, part):
+        shutil.copytree(base("recurrent"), folder)
+    (part / "card.json").unlink()
+    for folder, done in ((whole, True), (part, False)):
+        ancestor = Ancestor.of(heir(folder), tmp_path / "run")
+        data = corpus.load(ancestor.run.config.data)
+        told = ancestor.give(ancestor.run.model, ancestor.tokenizers, data).told
+        assert any("is not done: what it has learned so far is taken" in t for t in told) != done
+
+
 def test_a_vocabulary_of_nothing_is_not_reused(base, heir, fit, tmp_path):
     shutil.copytree(base("recurrent", False), tmp_path / "base")
     file = tmp_path / "base" / "config.toml"
@@ -289,7 +301,14 @@ def test_a_run_that_is_not_there_or_not_trained(base, heir, fit, tmp_path):
         match=r"folder runs/case: make it first with `regard train case --run runs/case`$",
     ):
         fit(heir(Path("runs/case")), tmp_path / "run")
+    with pytest.raises(UserError, match=r'folder captions-ml\. Did you mean "captions-lm"\?$'):
+        fit(heir(Path("captions-ml")), tmp_path / "run")
     shutil.copytree(base("recurrent"), tmp_path / "base")
+    with pytest.raises(UserError, match=r'folder .*bsae\. Did you mean "base"\?$'):
+        fit(heir(tmp_path / "bsae"), tmp_path / "run")
+    (tmp_path / "base" / "card.json").write_text("{")
+    with pytest.raises(UserError, match=r"card\.json is damaged: make it anew by resuming"):
+        fit(heir(tmp_path / "base"), tmp_path / "run")
     (tmp_path / "base" / "model.safetensors").unlink()
     with pytest.raises(UserError, match="holds no trained model yet"):
         fit(heir(tmp_path / "base"), tmp_path / "run")

@@ -1,9 +1,11 @@
 """Fine-tuning: what should learn does, what should not stays bit for bit, and a resumed run is the same."""
 
+import io
 from pathlib import Path
 
 import pytest
 import torch
+from rich.console import Console
 
 import regard
 from regard.config import Config
@@ -12,6 +14,7 @@ from regard.models import adopt, hub
 from regard.models.weights import read, weights
 from regard.training import checkpoint as checkpoints
 from regard.training import loop
+from regard.training.run import adoption
 
 TRAINING = {"epochs": 1.0, "batch_sentences": 8, "evaluate_every": 2, "rate": 0.02, "warmup": 1}
 DATA = {"name": "copy", "train": 43, "val": 5, "test": 5, "max_length": 9}
@@ -112,6 +115,20 @@ def test_a_running_mean_of_what_learns(tiny, fit, tmp_path):
     assert torch.equal(state[f"model.{frozen}"], state[f"average.{frozen}"])
     assert not torch.equal(state[f"model.{learns}"], state[f"average.{learns}"])
     assert not any(frozen in name for name in state if name.startswith("optimizer."))
+
+
+def test_a_rate_for_weights_that_know_nothing_is_told(tiny):
+    """All of a TOML but [model] may stay, and the rate in it is one for a model made from scratch."""
+    for tune, rate, much in (
+        ("full", 2.5e-3, True),
+        ("full", 1e-4, False),
+        ("lora", 2.5e-3, False),
+        ("lora", 1e-2, True),
+    ):
+        said = io.StringIO()
+        adoption(tiny("gpt2", {"kind": tune}, rate=rate), Console(file=said, width=200))
+        assert (f"training.rate is {rate:g}, and " in said.getvalue()) == much
+        assert (f'is usual with tune = "{tune}": more may undo' in said.getvalue()) == much
 
 
 def test_a_wrong_name_leaves_no_folder_behind(tiny, fit, tmp_path):

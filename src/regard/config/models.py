@@ -2,7 +2,7 @@
 
 # pyright: reportInvalidTypeForm=false
 
-from typing import Literal
+from typing import ClassVar, Literal
 
 from pydantic import Field, model_validator
 
@@ -186,12 +186,14 @@ class DecoderOnly(Stack):
 class Full(Table):
     """Every weight learns."""
 
+    usual_rate: ClassVar[float] = 1e-4
     kind: Literal["full"] = "full"
 
 
 class Frozen(Table):
     """The embeddings and the first layers stay as they are."""
 
+    usual_rate: ClassVar[float] = 1e-4
     kind: Literal["frozen"] = "frozen"
     layers: int = Field(default=0, ge=0)
     """How many layers stay, of the encoder and of the decoder each."""
@@ -200,6 +202,7 @@ class Frozen(Table):
 class Lora(Table):
     """W + (alpha / rank) B A: each matrix stays, and learns a thin product beside it (Hu et al., 2021)."""
 
+    usual_rate: ClassVar[float] = 1e-3
     kind: Literal["lora"] = "lora"
     rank: int = Field(default=16, ge=1)
     """How thin."""

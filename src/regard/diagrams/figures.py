@@ -73,7 +73,7 @@ def panels(
     """Small multiples under the given row and column headings, tokens on the outer edges only."""
     colours = named(theme)
     depth, heads = weights.shape[:2]
-    limits = ONE if depth == heads == 1 else _many(depth, heads)
+    limits = ONE if depth == heads == 1 else _many(*weights.shape)
     across, down = axes(labels(source), labels(target), limits)
 
     heading = HEADING * LINE / POINTS + 1.5 * PAD
@@ -89,12 +89,14 @@ def panels(
     FigureCanvasAgg(figure)
     canvas = Canvas(figure, colours)
     colour = _colour(weights, colours)
+    # So many paths, one a cell, would make an SVG of megabytes.
+    pixels = weights[0, 0].size > 2500 or weights.size > 20_000
     for layer in range(depth):
         for head in range(heads):
             x = left + head * (across.length + GAP)
             y = top + layer * (down.length + GAP)
             axis = canvas.axes(x, y, across.length, down.length)
-            _matrix(axis, weights[layer, head], colour, across, down, colours)
+            _matrix(axis, weights[layer, head], colour, across, down, colours, pixels)
             _label_source(axis, across, colours, visible=layer == 0)
             _label_target(axis, down, colours, visible=head == 0)
             if columns and layer == 0:
@@ -107,12 +109,25 @@ def panels(
     return figure
 
 
-def _many(depth: int, heads: int) -> Limits:
-    """Limits of one panel among many: the whole stays about the size of a slide."""
-    side = min(3.0, max(0.6, 11.0 / heads)), min(3.0, max(0.6, 7.0 / depth))
-    least = min(1.2, *side)
+def _many(depth: int, heads: int, rows: int, columns: int) -> Limits:
+    """Limits of one panel among many: the whole is about the size of a slide, or larger if that lets
+    tokens be read.
+    """
+    smallest, largest = 4.5, 10.0
+
+    def side(panels: int, tokens: int, slide: float, poster: float) -> float:
+        least, most = max(0.6, slide / panels), poster / panels
+        wanted = tokens * LINE * smallest / POINTS + 1e-6
+        return min(3.0, wanted if least < wanted <= most else least)
+
+    panel = side(heads, columns, 11.0, 20.0), side(depth, rows, 7.0, 40.0)
     return Limits(
-        cell=0.26, large_cell=0.4, panel=side, least=least, font=(5.5, 10.0), thin_out=False
+        cell=0.26,
+        large_cell=0.4,
+        panel=panel,
+        least=min(1.2, *panel),
+        font=(smallest, largest),
+        thin_out=False,
     )
 
 
@@ -130,17 +145,23 @@ def _matrix(
     across: Axis,
     down: Axis,
     colours: Theme,
+    pixels: bool,
 ) -> None:
-    separated = min(across.cell, down.cell) * POINTS >= 10
-    axis.pcolormesh(
-        weights,
-        cmap=colour.cmap,
-        norm=Normalize(*colour.get_clim(), clip=True),
-        edgecolors=colours.seam if separated else "face",
-        linewidth=0.5 if separated else 0,
-        rasterized=weights.size > 2500,  # so many paths would make an SVG of megabytes
-    )
-    axis.set(xlim=(0, weights.shape[1]), ylim=(weights.shape[0], 0))
+    rows, columns = weights.shape
+    norm = Normalize(*colour.get_clim(), clip=True)
+    if pixels:
+        box = (0, columns, rows, 0)
+        axis.imshow(weights, colour.cmap, norm, aspect="auto", interpolation="nearest", extent=box)
+    else:
+        separated = min(across.cell, down.cell) * POINTS >= 10
+        axis.pcolormesh(
+            weights,
+            cmap=colour.cmap,
+            norm=norm,
+            edgecolors=colours.seam if separated else "face",
+            linewidth=0.5 if separated else 0,
+        )
+    axis.set(xlim=(0, columns), ylim=(rows, 0))
 
 
 def _label_source(axis: Axes, across: Axis, colours: Theme, *, visible: bool) -> None:

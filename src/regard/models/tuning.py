@@ -5,7 +5,7 @@ from typing import Any
 from torch import nn
 
 from regard import config
-from regard.errors import UserError
+from regard.errors import UserError, listing, nearest
 from regard.models.hub import EXTRA, quiet
 
 
@@ -39,21 +39,30 @@ def add_adapters(hugging: Any, table: config.Lora) -> None:
         from peft import LoraConfig, inject_adapter_in_model
     except ImportError:
         raise UserError(EXTRA) from None
+    check_targets(hugging, table.targets)
     wanted = LoraConfig(
         r=table.rank,
         lora_alpha=table.alpha,  # type: ignore[arg-type]
         lora_dropout=table.dropout,
         target_modules=list(table.targets) or "all-linear",
     )
-    try:
-        with quiet():
-            inject_adapter_in_model(wanted, hugging)
-    except ValueError as error:
-        linear = {name.rpartition(".")[2] for name, part in hugging.named_modules() if is_map(part)}
-        raise UserError(
-            f"model.tune.targets: no such maps ({str(error).splitlines()[0]}). This model has "
-            + ", ".join(sorted(linear))
-        ) from None
+    with quiet():
+        inject_adapter_in_model(wanted, hugging)
+
+
+def check_targets(hugging: Any, targets: tuple[str, ...]) -> None:
+    """Each is the name of a map, or its end: theirs is content if one of several is. The output map
+    is none of them: it is applied as it is.
+    """
+    head = hugging.get_output_embeddings()
+    maps = [name for name, part in hugging.named_modules() if is_map(part) and part is not head]
+    for target in targets:
+        if not any(f".{name}".endswith(f".{target}") for name in maps):
+            ends = sorted({name.rpartition(".")[2] for name in maps})
+            raise UserError(
+                f'model.tune.targets: there is no map "{target}".{nearest(target, ends)} This model '
+                f"has {listing(ends)}"
+            )
 
 
 def is_map(part: nn.Module) -> bool:

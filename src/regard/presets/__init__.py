@@ -116,7 +116,12 @@ def explain(error: ErrorDetails, root: type[Table] = Config) -> str:
             told = f"choose {listing(choices)}.{nearest(str(kind), choices)}{own}"
             return f'{path}.kind: got "{kind}"; {told}'
         case "missing":
-            return f"{path}: it is missing, and has no default"
+            what = table_at(place[:-1], root).model_fields[place[-1]].description
+            return f"{path}: it is missing, and has no default" + (f". {what}" if what else "")
+        case "tuple_type":
+            return f'{path}: got {shown}; it should be a list, as in ["a", "b"]'
+        case "string_too_short":
+            return f"{path}: it is empty"
         case "literal_error":
             choices = [c.strip(" '") for c in ctx["expected"].replace(" or ", ", ").split(",")]
             return f"{path}: got {shown}; choose {listing(choices)}.{nearest(str(given), choices)}"

@@ -42,7 +42,8 @@ class Corpus:
         rows = first_of(len(whole), max(1, round(share * len(whole))))
         if len(rows) == len(whole):
             return self
-        line = f"train: {len(rows):,} of {len(whole):,} pairs (data.share is {share:g})"
+        noun = "pairs" if whole[0][0] else "sentences"
+        line = f"train: {len(rows):,} of {len(whole):,} {noun} (data.share is {share:g})"
         splits = self.splits | {"train": [whole[row] for row in rows]}
         return replace(self, splits=splits, told=(*self.told, line))
 

@@ -66,14 +66,15 @@ class PretrainedTokenizer(Tokenizer):
         return " ".join(pieces) if decoder is None else decoder.decode(pieces)
 
     def tokens(self, ids: Iterable[int]) -> list[str]:
-        """Readable: a word's first token as it is, its further ones behind a dot."""
+        """Readable: a word's first token as it is, its further ones behind a dot, space as space."""
         shown, inside = [], False
         for index in ids:
             name = self.names[index]
             own = index < len(SPECIALS) or name in self.silent
-            text = "" if own else self.say([name]).strip()
+            said = "" if own else " " if name in SPACES else self.say([name])
+            text = said.strip()
             further = inside and not name.startswith(SPACES) and text[:1].isalnum()
-            shown.append("·" + text if further else text or name)
+            shown.append("·" + text if further else text or said or name)
             inside = bool(text)
         return shown
 

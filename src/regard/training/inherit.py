@@ -14,7 +14,7 @@ import torch
 
 from regard import presets
 from regard.config import Config, TokenizerTable
-from regard.errors import UserError
+from regard.errors import UserError, nearest
 from regard.models import Model
 from regard.text.corpus import Corpus
 from regard.text.overlap import learned, overlap
@@ -53,9 +53,7 @@ class Ancestor:
         run = load(path)
         check_model(run.config, config, name)
         check_tokenizer(run.config, config, name)
-        card = path / "card.json"
-        figures = json.loads(card.read_text("utf-8"))["figures"] if card.is_file() else {}
-        return cls(name, run, figures.get("training_seconds"))
+        return cls(name, run, seconds_of(path / "card.json"))
 
     @property
     def tokenizers(self) -> TokenizerPair:
@@ -67,7 +65,9 @@ class Ancestor:
         if tokenizers.joint:
             pieces = {"joint": pieces["target"]}
         found = self.overlap(data)
-        told = [*(piece_line(self.name, *each) for each in pieces.items())]
+        told = [piece_line(self.name, *each) for each in pieces.items()]
+        if self.seconds is None:
+            told.insert(0, f"{self.name} is not done: what it has learned so far is taken")
         told.append(overlap_line(self.name, found))
         facts = {"run": self.name, "training_seconds": self.seconds}
         return Origin({**facts, "pieces": pieces, "overlap": found}, told)
@@ -98,6 +98,18 @@ class Ancestor:
             return None
         held_out = [split for split in data.splits if split != "train"]
         return {split: overlap(text, data[split]) for split in held_out}
+
+
+def seconds_of(card: Path) -> float | None:
+    """How long a run has trained, by its result card."""
+    if not card.is_file():
+        return None
+    try:
+        return json.loads(card.read_text("utf-8"))["figures"]["training_seconds"]
+    except (KeyError, TypeError, ValueError):
+        raise UserError(
+            f"{card} is damaged: make it anew by resuming its training, or delete it"
+        ) from None
 
 
 def shared(old: Tokenizer, new: Tokenizer) -> tuple[list[int], list[int]]:
@@ -164,7 +176,10 @@ def advice(name: str) -> str:
     if last in known and last != name:
         return f": make it first with `regard train {last} --run {name}`"
     if name not in known and not name.endswith(".toml"):
-        return ""
+        folder = Path(name).parent
+        runs = [path.name for path in folder.iterdir() if path.is_dir()] if folder.is_dir() else []
+        close = nearest(last, runs) or nearest(name, known)
+        return f".{close}" if close else ""
     return (
         f", but a preset to make one: type `regard train {name}`, then this command again with "
         f"`--init runs/{Path(name).stem}`"

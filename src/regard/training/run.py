@@ -181,6 +181,12 @@ def adoption(config: Config, console: Console) -> Adopted | None:
     adopted = adopt(config.model, config.tokenizer)
     told = "the tokenizer is the model's own, whatever [tokenizer] says of a vocabulary"
     console.print(told, highlight=False, markup=False)
+    tune, rate = config.model.tune, config.training.rate
+    if rate > 5 * tune.usual_rate:
+        told = (
+            f'training.rate is {rate:g}, and {tune.usual_rate:g} is usual with tune = "{tune.kind}"'
+        )
+        console.print(f"{told}: more may undo what the model knows", highlight=False, markup=False)
     return adopted
 
 
@@ -215,7 +221,10 @@ def fitting(
     lengths = enumerate(encoded.lengths())
     keep = [row for row, (target, source) in lengths if source <= limit + 1 and target <= limit]
     if not keep:
-        raise UserError(f"every pair of the {split} split is longer than {limit} tokens")
+        raise UserError(
+            f"every pair of the {split} split is longer than {limit} tokens: raise "
+            "tokenizer.max_tokens"
+        )
     if len(keep) == len(encoded):
         return data[split], encoded
     skipped = len(encoded) - len(keep)
