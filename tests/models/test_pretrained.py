@@ -15,7 +15,7 @@ from regard import config
 from regard.errors import UserError
 from regard.models import adopt, hub, packed, tuning
 from regard.models.ablate import masked, silenced, uniform
-from regard.models.adopt import FILE, Architecture, rebuilt
+from regard.models.adopt import FILE, Architecture, rebuilt, within_room
 from regard.models.pretrained import takes_masks
 from regard.models.watch import watched
 from regard.models.weights import fill, weights
@@ -550,6 +550,19 @@ def test_places_must_suffice(checkpoint):
     text = config.PretrainedTokenizer(max_tokens=260)
     with pytest.raises(UserError, match=r"521 places, and a text may need 522 \(twice"):
         adopt(config.Pretrained(name=str(checkpoint("gpt2"))), text)
+
+
+@pytest.mark.parametrize(
+    ("made", "longest"),
+    [
+        (transformers.GPT2Config(n_positions=512), 255),
+        (transformers.GPT2Config(n_positions=1024), 256),
+        (transformers.MarianConfig(max_position_embeddings=101), 100),
+        (transformers.T5Config(), 256),
+    ],
+)
+def test_who_asks_for_no_length_gets_what_there_are_places_for(made, longest):
+    assert within_room(made, config.PretrainedTokenizer()) == longest
 
 
 @torch.no_grad()

@@ -85,7 +85,7 @@ def adopt(table: config.Pretrained, text: config.PretrainedTokenizer) -> Adopted
     """The model that a [model] table names, with the weights it has and the tokenizers it needs."""
     original, theirs = fetch(table.name)
     tokenizers, begin = tokenizers_of(original, theirs, table, text)
-    check_room(original.config, tokenizers)
+    tokenizers = replace(tokenizers, max_tokens=within_room(original.config, text))
     order = tokenizers.target.order(begin)  # type: ignore[attr-defined]
     trial = Trial(original, order)
     reorder(original, order)
@@ -140,17 +140,21 @@ def tokenizers_of(
     return TokenizerPair(*sides, text.max_tokens), engine.token_to_id(last)
 
 
-def check_room(hugging: Any, tokenizers: TokenizerPair) -> None:
-    """Whether the model has a place for every token of the longest texts."""
+def within_room(hugging: Any, text: config.PretrainedTokenizer) -> int:
+    """How long a text may be: what is asked for, or, if nothing is, what the model has places for."""
     room = getattr(hugging.get_text_config(), "max_position_embeddings", None)
-    longest, why = tokenizers.max_tokens + 1, "tokenizer.max_tokens and one"
+    parts, why = 1, "tokenizer.max_tokens and one"
     if not hugging.is_encoder_decoder:
-        longest, why = 2 * longest, "twice tokenizer.max_tokens and one, for source and target"
-    if room is not None and longest > room:
+        parts, why = 2, "twice tokenizer.max_tokens and one, for source and target"
+    longest = parts * (text.max_tokens + 1)
+    if room is None or longest <= room:
+        return text.max_tokens
+    if text.changed("max_tokens"):
         raise UserError(
             f"this model has {room} places, and a text may need {longest} ({why}): lower "
             "tokenizer.max_tokens"
         )
+    return room // parts - 1
 
 
 @torch.no_grad()
