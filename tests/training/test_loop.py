@@ -253,6 +253,12 @@ def test_long_pairs_are_left_out_and_counted(tiny, fit, tmp_path: Path) -> None:
 def test_nothing_short_enough(tiny, fit, tmp_path: Path) -> None:
     with pytest.raises(UserError, match="every pair of the train split is longer than 2 tokens"):
         fit(tiny(tokenizer={"max_tokens": 2}), tmp_path / "run")
+    assert "best" in fit(tiny(), tmp_path / "run")  # the folder is free for the next try
+    again = tmp_path / "again"
+    again.mkdir()
+    with pytest.raises(UserError, match="every pair"):
+        fit(tiny(tokenizer={"max_tokens": 2}), again)
+    assert again.is_dir()  # somebody else's folder is left where it is
 
 
 def test_total_of_likelihoods_needs_no_gradient(tiny, fit, tmp_path: Path) -> None:

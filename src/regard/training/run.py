@@ -1,7 +1,7 @@
 """A run folder from beginning to end: data, tokenizer, model, loop, examples, result card."""
 
 import json
-import platform
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -11,12 +11,10 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-import numpy
 import torch
 from rich.console import Console
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-import regard
 from regard import files
 from regard.config import Config
 from regard.diagrams import draw
@@ -28,6 +26,7 @@ from regard.text.batch import Batches, Encoded, Resident
 from regard.text.corpus import Corpus
 from regard.text.tokenizer import TokenizerPair
 from regard.training import checkpoint
+from regard.training.card import card_of, write_card
 from regard.training.differences import changes
 from regard.training.inherit import Ancestor
 from regard.training.loop import Loop
@@ -44,6 +43,26 @@ def train(
 ) -> dict[str, Any]:
     """Train in `folder`; the result card. A finished run that is resumed stays as it is."""
     check(config, folder, resume)
+    with begun(folder):
+        return trained(config, folder, device, resume, console)
+
+
+@contextmanager
+def begun(folder: Path) -> Iterator[None]:
+    """A folder that is new goes again if a mistake is found before anything was learned in it."""
+    new = not folder.exists()
+    try:
+        yield
+    except UserError:
+        if new and not (folder / checkpoint.FILE).is_file():
+            shutil.rmtree(folder, ignore_errors=True)
+        raise
+
+
+def trained(
+    config: Config, folder: Path, device: str, resume: bool, console: Console
+) -> dict[str, Any]:
+    """The same, in a folder that may be used."""
     files.sweep(folder)
     resume = resume and (folder / checkpoint.FILE).is_file()
     # Who goes on has all there is to know in the folder: the run it came from may be gone.
@@ -180,6 +199,9 @@ def adoption(config: Config, console: Console) -> Adopted | None:
         return None
     adopted = adopt(config.model, config.tokenizer)
     told = "the tokenizer is the model's own, whatever [tokenizer] says of a vocabulary"
+    longest = adopted.tokenizers.max_tokens
+    if longest < config.tokenizer.max_tokens:
+        told += f"; texts have {longest} tokens at most, as the model has no places for more"
     console.print(told, highlight=False, markup=False)
     tune, rate = config.model.tune, config.training.rate
     if rate > 5 * tune.usual_rate:
@@ -252,51 +274,3 @@ def can_read(translator: Translator, text: str) -> bool:
     except UserError:
         return False
     return True
-
-
-def card_of(
-    config: Config,
-    model: Model,
-    progress: checkpoint.Progress,
-    data: Corpus,
-    device: str,
-    init: dict[str, Any] | None,
-) -> dict[str, Any]:
-    """What was trained, on what, with what, and what came of it."""
-    return {
-        "config": config.model_dump(mode="json"),
-        "seed": config.seed,
-        "versions": versions(),
-        "device": device_name(device),
-        "data": data.checksums(),
-        "told": data.told,
-        "init": init,
-        "figures": {
-            "parameters": model.parameter_count,
-            "learned_parameters": model.learned_count,
-            "val_loss": progress.best_loss,
-            "best_step": progress.best_step,
-            "steps": progress.step,
-            "training_seconds": progress.seconds,
-            "tokens_per_second": progress.tokens / progress.seconds,
-        },
-    }
-
-
-def write_card(folder: Path, card: dict[str, Any]) -> None:
-    files.write(folder / "card.json", json.dumps(card, indent=1, ensure_ascii=False) + "\n")
-
-
-def versions() -> dict[str, str]:
-    return {
-        "regard": regard.__version__,
-        "python": platform.python_version(),
-        "torch": torch.__version__,
-        "numpy": numpy.__version__,
-    }
-
-
-def device_name(device: str) -> str:
-    if device.startswith("cuda"):
-        return torch.cuda.get_device_name(device)
-    return f"{platform.machine()}, {torch.get_num_threads()} threads"

@@ -1,0 +1,64 @@
+"""What a run leaves on one card: what was trained, on what, with what, and what came of it."""
+
+import json
+import platform
+from pathlib import Path
+from typing import Any
+
+import numpy
+import torch
+
+import regard
+from regard import files
+from regard.config import Config
+from regard.models import Model
+from regard.text.corpus import Corpus
+from regard.training.checkpoint import Progress
+
+
+def card_of(
+    config: Config,
+    model: Model,
+    progress: Progress,
+    data: Corpus,
+    device: str,
+    init: dict[str, Any] | None,
+) -> dict[str, Any]:
+    """What was trained, on what, with what, and what came of it."""
+    return {
+        "config": config.model_dump(mode="json"),
+        "seed": config.seed,
+        "versions": versions(),
+        "device": device_name(device),
+        "data": data.checksums(),
+        "told": data.told,
+        "init": init,
+        "figures": {
+            "parameters": model.parameter_count,
+            "learned_parameters": model.learned_count,
+            "val_loss": progress.best_loss,
+            "best_step": progress.best_step,
+            "steps": progress.step,
+            "training_seconds": progress.seconds,
+            "tokens_per_second": progress.tokens / progress.seconds,
+        },
+    }
+
+
+def write_card(folder: Path, card: dict[str, Any]) -> None:
+    files.write(folder / "card.json", json.dumps(card, indent=1, ensure_ascii=False) + "\n")
+
+
+def versions() -> dict[str, str]:
+    return {
+        "regard": regard.__version__,
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "numpy": numpy.__version__,
+    }
+
+
+def device_name(device: str) -> str:
+    if device.startswith("cuda"):
+        return torch.cuda.get_device_name(device)
+    return f"{platform.machine()}, {torch.get_num_threads()} threads"
