@@ -239,6 +239,30 @@ def test_absurd_rate(tiny, fit, tmp_path: Path, family: str) -> None:
             assert name.startswith("random") or bool(tensor.isfinite().all()), name
 
 
+@pytest.mark.parametrize(
+    "said",
+    ["CUDA out of memory. Tried to allocate 20.00 MiB.", "CUDA error: out of memory\nCUDA kernel"],
+)
+def test_a_full_memory_is_told_in_a_sentence(tiny, fit, tmp_path, monkeypatch, said) -> None:
+    def full(*_: object) -> None:
+        raise torch.OutOfMemoryError(said)
+
+    monkeypatch.setattr(update.Update, "_learn", full)
+    with pytest.raises(
+        UserError, match=r"memory is full: lower training\.batch_tokens \(now 4,096\)"
+    ):
+        fit(tiny(), tmp_path / "run")
+
+
+def test_other_errors_are_not_taken_for_a_full_memory(tiny, fit, tmp_path, monkeypatch) -> None:
+    def broken(*_: object) -> None:
+        raise RuntimeError("mat1 and mat2 shapes cannot be multiplied")
+
+    monkeypatch.setattr(update.Update, "_learn", broken)
+    with pytest.raises(RuntimeError, match="mat1 and mat2"):
+        fit(tiny(), tmp_path / "run")
+
+
 def test_long_pairs_are_left_out_and_counted(tiny, fit, tmp_path: Path) -> None:
     config = tiny(tokenizer={"max_tokens": 9})
     data = corpus.load(config.data)

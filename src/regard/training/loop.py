@@ -3,7 +3,8 @@
 import json
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -64,11 +65,12 @@ class Loop:
         self.order = self.train.epoch(place.epoch)
         self.since = (place.tokens, time.perf_counter())
         self.board = tensorboard(self.folder, place.step) if self.table.tensorboard else None
-        while not place.finished:
-            self.step()
-            over = self.share >= 1.0
-            if over or place.step % self.table.evaluate_every == 0:
-                self.look(over)
+        with enough_memory(self.table):
+            while not place.finished:
+                self.step()
+                over = self.share >= 1.0
+                if over or place.step % self.table.evaluate_every == 0:
+                    self.look(over)
         return place
 
     def step(self) -> None:
@@ -167,6 +169,20 @@ class Loop:
                 if isinstance(value, float):
                     self.board.add_scalar(name, value, event["step"])
             self.board.flush()
+
+
+@contextmanager
+def enough_memory(table: choices.Training) -> Iterator[None]:
+    """What to do where the memory is full, instead of how PyTorch came to know."""
+    try:
+        yield
+    except RuntimeError as error:
+        if not any(words in str(error) for words in ("out of memory", "can't allocate memory")):
+            raise
+        raise UserError(
+            f"the memory is full: lower training.batch_tokens (now {table.batch_tokens:,}) or "
+            "choose a smaller model, and see who else uses the device"
+        ) from None
 
 
 def tensorboard(folder: Path, step: int) -> Any:

@@ -180,6 +180,8 @@ class Recording:
             learn(self.rows)
             self.graph.capture_end()
         except RuntimeError as error:
+            if "out of memory" in str(error):
+                raise
             reason = str(error).strip().split("\n")[0]
             raise UserError(
                 f"this model's training cannot be recorded as a CUDA graph ({reason}): train it with "
