@@ -83,14 +83,16 @@ def test_a_circle_and_a_name_that_is_neither_are_refused(names, tmp_path):
         plan(["case"], [], ["init=captions"], [1], tmp_path / "runs")
 
 
-@pytest.mark.parametrize("name", ["multi30k-fr-en-pretrained", "tatoeba-fr-en-pretrained"])
-def test_our_presets_fit_what_they_start_from(name, tmp_path):
-    [run] = plan([name], [], [], [1], tmp_path)
+@pytest.mark.parametrize("data", ["multi30k", "tatoeba"])
+@pytest.mark.parametrize("start", ["lm", "denoising"])
+def test_our_presets_fit_what_they_start_from(data, start, tmp_path):
+    [run] = plan([f"{data}-fr-en-from-{start}"], [], [], [1], tmp_path)
     assert run.first is not None
-    scratch = plan([name.replace("pretrained", "decoder-only")], [], [], [1], tmp_path)[0].config
+    scratch = plan([f"{data}-fr-en-decoder-only"], [], [], [1], tmp_path)[0].config
     assert run.config.model_copy(update={"init": None, "description": ""}) == scratch.model_copy(
         update={"description": ""}
     )
     mine, base = (config.model.model_dump() for config in (run.config, run.first.config))
     assert mine | {"dropout": None} == base | {"dropout": None}
+    assert run.first.config.language_model == (start == "lm")
     assert run.config.tokenizer.kind == run.first.config.tokenizer.kind

@@ -89,7 +89,7 @@ def test_the_overlap_of_two_experiments(made, regard):
 
 def test_a_preset_is_no_run(regard, tmp_path):
     said = regard(
-        "train", "multi30k-fr-en-pretrained", "--run", tmp_path / "run", "--device", "cpu"
+        "train", "multi30k-fr-en-from-lm", "--run", tmp_path / "run", "--device", "cpu"
     )
     assert said.code == 2
     told = " ".join(said.err.split())

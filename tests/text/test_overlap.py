@@ -90,7 +90,8 @@ def test_leaving_out_what_cannot_be_compared_or_everything_is_refused(public, tm
 def test_the_captions_and_multi30k():
     """Of the real text, val and test are kept out; of train's English side, all but one is in."""
     own = presets.load("captions-lm").data
-    assert presets.load("captions-denoising").data.model_copy(update={"noise": None}) == own
+    for name in ("captions-denoising", "captions-denoising-decoder-only"):
+        assert presets.load(name).data.model_copy(update={"noise": None}) == own
     text = learned(own)
     pairs = corpus.load(config.Named(name="multi30k", source="de", target="en"))
     found = {split: overlap(text, pairs[split]) for split in ("train", "val", "test")}
