@@ -166,6 +166,13 @@ MISTAKES = {
     'decoder-only, pretrained. Did you mean "transformer"?',
     "model.kind=pretrained": "case: model.name: it is missing, and has no default. A name on the Hug",
     "data.kind=files": "data.val: it is missing, and has no default",
+    "data={kind='files', val='v.tsv', train=['a.tsv']}": "data.train.1: it is missing, and has no default",
+    "data={kind='files', val='v.tsv', train=3}": "data.train: got 3; it should be a list, as in",
+    "data={kind='text', name='multi30k', without=[{splits=['val']}]}": "data.without.0.name: it is missing",
+    "data={kind='text', name='multi30k', without=[{name='x', split='val'}]}": "data.without.0.split: unknown "
+    'key. Did you mean "splits"?',
+    "data={kind='text', name='multi30k', noise={maks=0.5}}": "data.noise.maks: unknown key. "
+    'Did you mean "mask"?',
     "model={kind='pretrained', name='x', tune={kind='lora', rnak=3}}": "model.tune.rnak: unknown key. "
     'Did you mean "rank"?',
     "model={kind='pretrained', name='x', tune={kind='lora', targets='q_proj'}}": "model.tune.targets: got "

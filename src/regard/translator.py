@@ -22,7 +22,7 @@ from regard.text.tokenizer import BEGIN, TokenizerPair
 Attention = dict[str, Float[Tensor, "layer head query key"]]
 
 # Tokens of a batch. A GPU takes as long for one sentence's next word as for a thousand sentences'.
-READ_TOGETHER = {"cpu": 4096, "cuda": 32_768}
+READ_TOGETHER = {"cuda": 32_768}
 
 
 @dataclass(frozen=True)
@@ -120,7 +120,9 @@ class Translator:
         encoded = Encoded.of(((text, "") for text in texts), self.tokenizers)
         found = self.search(encoded, beam, nbest, sample, batch_tokens)
         flat = [(row, hypothesis) for row, best in enumerate(found) for hypothesis in best]
-        seen = self.explain(encoded, flat) if attention else [None] * len(flat)
+        seen = (
+            self.explain(encoded, flat, batch_tokens or 4096) if attention else [None] * len(flat)
+        )
         made = [
             Translation(
                 self.tokenizers.target.decode(hypothesis.ids),
@@ -181,7 +183,7 @@ class Translator:
             raise UserError("choose one: a beam, or sampling")
         found: dict[int, list[Hypothesis]] = {}
         power = self.config.search.length_power
-        tokens = batch_tokens or READ_TOGETHER[self.device.type]
+        tokens = batch_tokens or READ_TOGETHER.get(self.device.type, 4096)
         self.refuse_too_long(encoded)
         with torch.inference_mode():
             for rows in batches(self.model, encoded, max(1, tokens // beam_width)):

@@ -123,7 +123,7 @@ def test_the_same_system_twice_is_refused(names, vary):
 
 
 def test_mistakes_are_told_before_anything_runs():
-    with pytest.raises(UserError, match="one for each of the 3 presets: got 2"):
+    with pytest.raises(UserError, match="or one for each: got 2 numbers and 3 presets"):
         plan(["case", "case-rnn", "case-transformer"], [], [], [2, 1], OUT)
     with pytest.raises(UserError, match='Did you mean "gru"'):
         plan(["case"], ["model.cell=rnn,gruu"], [], [1], OUT)

@@ -13,9 +13,10 @@ import pytest
 from regard.compare import Run, write_report
 from regard.compare.columns import COLUMNS, TIMED, USUAL, chosen
 from regard.compare.curves import read_curve
-from regard.compare.statistics import Summary
+from regard.compare.statistics import Summary, paired_p
 from regard.compare.tables import comma_separated, latex, shown
 from regard.errors import UserError
+from regard.text import corpus
 
 FILES = {"results.json", "table.md", "table.csv", "table.tex", "curves.png", "outputs.md"}
 
@@ -129,11 +130,23 @@ def test_chosen_columns_and_what_is_said_under_them(done, tmp_path):
 
 
 def test_systems_with_fewer_seeds_than_others(done, tmp_path):
-    fewer = [run for run in done if run.seed == 1 or run.system == done[0].system]
-    table = write_report(fewer, "test", "x", [], tmp_path, columns=["seeds", "variance", "p"])
-    _, first, second = cells(table)
-    assert (first[1], second[1:]) == ("2", ["1", "", ""])
+    """Their number is shown unasked, and what is paired is what the same seeds said."""
+    whole = cells(write_report(done, "test", "x", [], tmp_path / "a", columns=["variance", "p"]))
+    fewer = [run for run in done if run.seed == 2 or run.system == done[0].system]
+    table = write_report(fewer, "test", "x", [], tmp_path / "b", columns=["variance", "p"])
+    heads, first, second = cells(table)
+    assert heads[1] == "seeds"
+    assert "seeds" not in whole[0]
+    assert (first[1], second[1:3]) == ("2", ["1", ""])
     assert first[2]
+    seeds = {run.seed: run for run in done if run.system != done[0].system}
+    other = {run.seed: run for run in done if run.system == done[0].system}
+    said = [
+        json.loads((r.folder / "evaluation-test.json").read_text()) for r in (other[2], seeds[2])
+    ]
+    texts = [[one["results"][0]["outputs"]] for one in said]
+    references = [target for _, target in corpus.load(done[0].config.data)["test"]]
+    assert second[3] == f"{paired_p(*texts, references):.3f}"
     assert "1 or 2 seeds; " in table
 
 
@@ -215,7 +228,7 @@ def test_a_run_that_failed_is_left_out_and_told(done, tmp_path):
     assert "Failed: cell rnn, seed 2: it said nothing" in table
     systems = json.loads((tmp_path / "out" / "results.json").read_text())["systems"]
     assert [len(system["runs"]) for system in systems] == [2, 1]
-    assert systems[1]["p"] is None  # two runs against one: nothing to pair
+    assert systems[1]["p"] == 1.0  # of the seed that both have: neither got a word right
     assert systems[1]["summary"]["val_loss"]["variance"] is None
 
 

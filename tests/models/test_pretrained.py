@@ -30,6 +30,7 @@ PAIRS = [
     ("no, it was the dog's", "the dog, the dog and a mat"),
     ("a", ""),
 ]
+PLACES = {"max_position_embeddings": 8}
 SINGLE = {"atol": 2e-5, "rtol": 2e-5}
 
 
@@ -130,11 +131,17 @@ def test_who_sees_whom_is_ours_to_say_where_they_let_us(shape, taken):
     adopted = taken(shape)
     model, batch = adopted.model, Encoded.of(PAIRS, adopted.tokenizers).batch(range(len(PAIRS)))
     found = []
+    asked = []
+    reads = model.hugging.base_model.register_forward_pre_hook(
+        lambda _, __, given: asked.append(given["attention_mask"].ndim), with_kwargs=True
+    )
     for ours in (True, False):
         model.takes_masks = ours
         memory = model.encode(batch.source, batch.source_mask)
         stepped = model.step(batch.target[:, 0], model.begin(memory))[0]
         found.append((model(batch.source, batch.source_mask, batch.target), stepped))
+    reads.remove()
+    assert asked == [4, 4, 4, 4, 2, 2, 2, 2]  # two readings of the source, a step, a target; twice
     assert not batch.source_mask.all()
     assert model.recordable
     for mine, others in zip(*found, strict=True):
@@ -544,6 +551,12 @@ def test_a_model_that_reads_otherwise_is_refused(tmp_path, checkpoint):
         transformers.M2M100ForConditionalGeneration(made).save_pretrained(tmp_path)
         tokenizer.save_pretrained(tmp_path)
     refused(str(tmp_path), r"is a m2m_100 model, and regard does not read such a one")
+
+
+def test_a_model_with_hardly_a_place_is_refused():
+    for made in (transformers.GPT2Config(n_positions=17), transformers.MarianConfig(**PLACES)):
+        with pytest.raises(UserError, match="places, too few for a sentence"):
+            within_room(made, config.PretrainedTokenizer())
 
 
 def test_places_must_suffice(checkpoint):

@@ -88,9 +88,7 @@ def test_the_overlap_of_two_experiments(made, regard):
 
 
 def test_a_preset_is_no_run(regard, tmp_path):
-    said = regard(
-        "train", "multi30k-fr-en-from-lm", "--run", tmp_path / "run", "--device", "cpu"
-    )
+    said = regard("train", "multi30k-fr-en-from-lm", "--run", tmp_path / "run", "--device", "cpu")
     assert said.code == 2
     told = " ".join(said.err.split())
     assert "there is no run folder captions-lm, but a preset to make one" in told

@@ -210,7 +210,7 @@ def test_few_shapes_depend_on_seed_and_epoch_alone():
     [
         (lambda n: 0, lambda n: n, 1.2),  # a language model: nothing to read
         (lambda n: 14 + 2 * n, lambda n: n, 1.2),  # a prompt, and a language cut into small pieces
-        (lambda n: n, lambda n: 3 * n, 1.2),
+        (lambda n: n, lambda n: 3 * n, 1.25),
         (lambda n: n, lambda n: n, 1.3),
     ],
 )

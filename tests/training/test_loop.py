@@ -27,7 +27,7 @@ def scripted(monkeypatch: pytest.MonkeyPatch, losses: list[float]) -> list[dict]
     """Validation losses by script; returns the weights seen at each look."""
     script, seen = iter(losses), []
 
-    def fake(model, data):
+    def fake(model, data, _tokens):
         seen.append({name: tensor.clone() for name, tensor in weights(model).items()})
         return [Likelihood(next(script) * 10, 10, 5)]
 
@@ -100,9 +100,10 @@ def test_best_weights_by_what_they_translate(
     said = fit(config, tmp_path / "run")
     found = looks(metrics(tmp_path / "run"))
     scores = [look["bleu_lower"] for look in found]
-    best = found[scores.index(max(scores))]
+    best = max(found, key=lambda look: (look["bleu_lower"], -look["loss"]))
     assert len(set(scores)) > 1
     assert f"BLEU {max(scores):.2f}  best" in said
+    assert f"BLEU {min(scores):.2f}" in said
     record = read(tmp_path / "run" / "model.safetensors")[1]
     assert record == {"step": best["step"], "loss": best["loss"]}
     translator, pairs = regard.load(tmp_path / "run"), corpus.load(config.data)["val"]
@@ -110,6 +111,14 @@ def test_best_weights_by_what_they_translate(
     assert greedy_bleu(translator, pairs, encoded) == max(scores)
     card = json.loads((tmp_path / "run" / "card.json").read_text())
     assert card["figures"]["val_loss"] == best["loss"]
+
+
+def test_of_equal_translations_the_lower_loss(tiny, fit, metrics, tmp_path, monkeypatch) -> None:
+    """BLEU is 0 for a while, and for ever in a text of single letters."""
+    scripted(monkeypatch, [3.0, 2.0, 2.5, 2.0])
+    fit(tiny(best_by="bleu"), tmp_path / "run")
+    assert {look["bleu_lower"] for look in looks(metrics(tmp_path / "run"))} == {0.0}
+    assert read(tmp_path / "run" / "model.safetensors")[1] == {"step": 6, "loss": 2.0}
 
 
 def test_a_language_model_is_judged_by_its_loss() -> None:

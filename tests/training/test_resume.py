@@ -1,5 +1,6 @@
 """A run killed at any moment and resumed ends as one that never was."""
 
+import json
 import os
 import signal
 import subprocess
@@ -299,3 +300,15 @@ def test_sigkill_of_the_command(tiny, fit, same_run, tmp_path: Path) -> None:
     fit(long, folder, resume=True)
     fit(long, tmp_path / "whole")
     same_run(folder, tmp_path / "whole")
+
+
+def test_a_checkpoint_from_before_weights_were_judged_by_anything_else(tiny, fit, tmp_path) -> None:
+    fit(tiny(), tmp_path / "run")
+    path = tmp_path / "run" / checkpoint.FILE
+    tensors, record = read(path)
+    loss = record.pop("best_loss")
+    assert record.pop("score") == -loss
+    save(path, tensors, record | {"best": loss})
+    assert "val " not in fit(tiny(), tmp_path / "run", True)  # it is finished, and stays as it is
+    card = json.loads((tmp_path / "run" / "card.json").read_text())
+    assert card["figures"]["val_loss"] == loss

@@ -41,7 +41,10 @@ COLUMNS: dict[str, Column] = {
     "variance": Column("variance", ("summary", "bleu_lower", "variance"), "{:.3f}"),
     "interval": Column("95 % CI", ("summary", "bleu_lower", "interval"), "± {:.3f}"),
     "p": Column(
-        "p", ("p",), "{:.3f}", "p: paired bootstrap against {baseline}, the largest over seeds"
+        "p",
+        ("p",),
+        "{:.3f}",
+        "p: paired bootstrap against {baseline}, the largest over the seeds both have",
     ),
     "longest": mean(
         "longest fifth",

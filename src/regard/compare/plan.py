@@ -48,8 +48,8 @@ def plan(
     """
     if len(seeds) not in (1, len(names)):
         raise UserError(
-            f"--seeds is one number for all, or one for each of the {len(names)} presets: "
-            f"got {len(seeds)}"
+            f"--seeds is one number for all presets, or one for each: got {len(seeds)} numbers and "
+            f"{len(names)} presets"
         )
     axes = [axis(text) for text in vary]
     counts = dict(zip(names, itertools.cycle(seeds), strict=False))

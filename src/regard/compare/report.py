@@ -43,9 +43,8 @@ def write_report(
     references = [target for _, target in pairs]
     for result in results:
         result["sentences_per_second"] = (speeds or {}).get(result["system"])
-        paired = len(result["outputs"]) == len(baseline["outputs"])
-        if result is not baseline and paired and result["system"] in alike:
-            result["p"] = paired_p(baseline["outputs"], result["outputs"], references)
+        if result is not baseline and result["system"] in alike:
+            result["p"] = paired_p(*paired(baseline, result), references)
     card = json.loads((systems[baseline["system"]][0].folder / "card.json").read_text("utf-8"))
     facts = {
         "command": command,
@@ -57,6 +56,8 @@ def write_report(
         "jobs": jobs,
         "failed": list(failed),
     }
+    if len({result["seeds"] for result in results}) > 1 and "seeds" not in columns:
+        columns = ("seeds", *columns)
     rows = shown(results, columns)
     table = markdown(rows, notes(facts, results, columns), command, failed)
     said = {r["system"]: r.pop("outputs")[0] for r in results}
@@ -72,6 +73,19 @@ def write_report(
     )
     draw_quality([run.system for run in runs], results, out, theme)
     return table
+
+
+def paired(one: dict[str, Any], other: dict[str, Any]) -> tuple[list[Any], list[Any]]:
+    """What two systems said with the seeds that both have."""
+    said = [
+        {
+            run["seed"]: outputs
+            for run, outputs in zip(system["runs"], system["outputs"], strict=True)
+        }
+        for system in (one, other)
+    ]
+    shared = [seed for seed in said[0] if seed in said[1]]
+    return [said[0][seed] for seed in shared], [said[1][seed] for seed in shared]
 
 
 def same_sentences(

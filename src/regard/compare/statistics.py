@@ -41,7 +41,7 @@ def paired_p(
     system: Sequence[Sequence[str]],
     references: Sequence[str],
     samples: int = 1000,
-) -> float:
+) -> float | None:
     """The p of sacreBLEU's paired bootstrap (lower-cased BLEU) on the outputs of each pair of runs.
 
     Seeds are paired in order; the largest p is reported, so that a difference counts only if every
@@ -59,4 +59,4 @@ def paired_p(
         first, second = cast(list[Any], test()[1]["BLEU"])
         # sacreBLEU finds equal scores significant: nothing it draws differs by more than nothing.
         found.append(1.0 if first.score == second.score else float(second.p_value))
-    return max(found)
+    return max(found, default=None)

@@ -45,9 +45,11 @@ def evaluate(
     }
 
 
-def greedy_bleu(translator: Translator, pairs: Pairs, encoded: Encoded) -> float:
+def greedy_bleu(
+    translator: Translator, pairs: Pairs, encoded: Encoded, batch_tokens: int | None = None
+) -> float:
     """Lower-cased BLEU of what the translator says when it takes the likeliest word each time."""
-    found = translator.search(encoded)
+    found = translator.search(encoded, batch_tokens=batch_tokens)
     outputs = [translator.tokenizers.target.decode(best[0].ids) for best in found]
     return bleu_lower(outputs, [target for _, target in pairs])
 

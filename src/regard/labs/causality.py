@@ -51,7 +51,7 @@ def reason(error: ValidationError | UserError) -> str:
     first = error.errors()[0] if isinstance(error, ValidationError) else None
     if first and first["type"] == "missing":
         return f"its {first['loc'][-1]} has no default, so there is none to build"
-    told = str(first["ctx"]["error"] if first and "ctx" in first else error)
+    told = str(first.get("ctx", {}).get("error", first["msg"]) if first else error)
     return re.sub(' "[^"]*"', "", told.partition(": ")[0])
 
 

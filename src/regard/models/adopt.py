@@ -24,6 +24,7 @@ from regard.text.tokenizer import TokenizerPair
 from regard.text.vocabulary import BEGIN, END, PAD, SPECIALS, UNKNOWN
 
 FILE = "architecture.json"
+FEW = 8  # tokens: no text that is worth reading is shorter
 ROUNDING = 1e-3  # of the largest logit: how far two ways of computing in float32 may lie apart
 
 
@@ -154,6 +155,8 @@ def within_room(hugging: Any, text: config.PretrainedTokenizer) -> int:
             f"this model has {room} places, and a text may need {longest} ({why}): lower "
             "tokenizer.max_tokens"
         )
+    if room // parts - 1 < FEW:
+        raise UserError(f"this model has {room} places, too few for a sentence: choose another")
     return room // parts - 1
 
 

@@ -1,16 +1,21 @@
 """Named experiments: a preset is a TOML file, found by name, changed by `--set`, checked as a whole."""
 
+import re
 import tomllib
 from collections.abc import Iterable
 from importlib import resources
 from pathlib import Path
-from typing import Any, get_args, get_origin
+from typing import Any, get_args
 
 from pydantic import Tag, ValidationError
+from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails
 
 from regard.config import Config, Table, extensions
 from regard.errors import UserError, listing, nearest
+
+# Steps of a place that nobody writes in a TOML file: which kind of table, which type of several.
+UNWRITTEN = re.compile(r"kind:|(str|int|float|bool)$|.*\[")
 
 
 def names() -> dict[str, str]:
@@ -101,12 +106,12 @@ def check(table: dict[str, Any], origin: str) -> Config:
 def explain(error: ErrorDetails, root: type[Table] = Config) -> str:
     """One mistake: the dotted path, what was given, what is allowed, the nearest spelling."""
     place = [str(step) for step in error["loc"]]
-    path = ".".join(step for step in place if not step.startswith("kind:"))
+    path = ".".join(step for step in place if not UNWRITTEN.match(step))
     given, ctx = error["input"], error.get("ctx", {})
     shown = f'"{given}"' if isinstance(given, str) else given
     match error["type"]:
         case "extra_forbidden":
-            known = list(table_at(place[:-1], root).model_fields)
+            known = list(fields_at(place[:-1], root))
             return f"{path}: unknown key.{nearest(place[-1], known)} Known here: {listing(known)}"
         case "kind":
             kind = given.get("kind") if isinstance(given, dict) else given
@@ -116,8 +121,9 @@ def explain(error: ErrorDetails, root: type[Table] = Config) -> str:
             told = f"choose {listing(choices)}.{nearest(str(kind), choices)}{own}"
             return f'{path}.kind: got "{kind}"; {told}'
         case "missing":
-            what = table_at(place[:-1], root).model_fields[place[-1]].description
-            return f"{path}: it is missing, and has no default" + (f". {what}" if what else "")
+            field = fields_at(place[:-1], root).get(place[-1])
+            what = f". {field.description}" if field and field.description else ""
+            return f"{path}: it is missing, and has no default{what}"
         case "tuple_type":
             return f'{path}: got {shown}; it should be a list, as in ["a", "b"]'
         case "string_too_short":
@@ -133,13 +139,22 @@ def explain(error: ErrorDetails, root: type[Table] = Config) -> str:
             return f"{path}: got {shown}; it should be {wanted}"
 
 
-def table_at(place: list[str], root: type[Table]) -> type[Table]:
-    """The class of the table at a place such as ['model', 'kind:recurrent', 'decoder']."""
+def fields_at(place: list[str], root: type[Table]) -> dict[str, FieldInfo]:
+    """The fields of the table at a place such as ['model', 'kind:recurrent', 'decoder']; of a list, none."""
     here: Any = root
     for step in place:
-        if not step.startswith("kind:"):
-            here = here.model_fields[step].annotation
-        elif get_origin(here) is not None:
-            here = next(m for m in get_args(here) if Tag(step) in getattr(m, "__metadata__", ()))
+        inside = get_args(here)
+        if step in fields_of(here):
+            here = fields_of(here)[step].annotation
+        elif step.startswith("kind:") and inside:
+            here = next(m for m in inside if Tag(step) in getattr(m, "__metadata__", ()))
             here = here.__origin__
-    return here
+        elif step.isdecimal() and inside:  # one of a list
+            here = inside[0]
+    return fields_of(here)
+
+
+def fields_of(annotation: Any) -> dict[str, FieldInfo]:
+    """Of a table, or of one that may be left out (X | None)."""
+    some = (annotation, *get_args(annotation))
+    return next((one.model_fields for one in some if hasattr(one, "model_fields")), {})

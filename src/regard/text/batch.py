@@ -263,14 +263,20 @@ class Shaped:
 
 
 def few_shapes(
-    sizes: Int[np.ndarray, "pairs sides"], sides: tuple[float, float], most: int
+    sizes: Int[np.ndarray, "pairs sides"],
+    sides: tuple[float, float],
+    most: int,
+    multiple: int = 4,
 ) -> Shaped:
     """At most `most` shapes, by a measure of which each side takes its share, and no wider than need be."""
     measure = np.ceil((sizes / np.array(sides)).max(1)).astype(int)
-    marks = few_widths(np.bincount(measure), most)
+    marks = few_widths(np.bincount(measure), most, multiple)
     places = np.searchsorted(marks, measure)
-    widest = [sizes[places <= place].max(0).tolist() for place in range(len(marks))]
-    return Shaped([(source, target) for source, target in widest], places)
+    widest = np.array([sizes[places <= place].max(0) for place in range(len(marks))])
+    # A GPU likes even widths; but what is wider than every text may have no place in a table.
+    rounded = np.where(widest > multiple, -(-widest // multiple) * multiple, widest)
+    widths = np.minimum(rounded, sizes.max(0))
+    return Shaped([(int(source), int(target)) for source, target in widths], places)
 
 
 def few_widths(counts: np.ndarray, most: int, multiple: int = 4) -> list[int]:

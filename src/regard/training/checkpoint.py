@@ -68,6 +68,9 @@ def restore(folder: Path, update: Update) -> Progress:
         torch.set_rng_state(tensors["random.cpu"])
         if torch.cuda.is_available() and "random.cuda" in tensors:
             torch.cuda.set_rng_state(tensors["random.cuda"])
+        if "best" in record:  # before weights could be judged by anything but their loss
+            loss = record.pop("best")
+            record |= {"score": -loss, "best_loss": loss}
         return Progress(**record)
     except (KeyError, TypeError):
         raise UserError(f"{path} is not a checkpoint of this version of regard") from None

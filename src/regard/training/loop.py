@@ -3,8 +3,7 @@
 import json
 import math
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -60,17 +59,16 @@ class Loop:
                 file.truncate(self.progress.metrics_bytes)
 
     def run(self) -> Progress:
-        """Train until the epochs are over or the validation loss has stopped falling."""
+        """Train until the epochs are over, or nothing better has come for too long."""
         place = self.progress
         self.order = self.train.epoch(place.epoch)
         self.since = (place.tokens, time.perf_counter())
         self.board = tensorboard(self.folder, place.step) if self.table.tensorboard else None
-        with enough_memory(self.table):
-            while not place.finished:
-                self.step()
-                over = self.share >= 1.0
-                if over or place.step % self.table.evaluate_every == 0:
-                    self.look(over)
+        while not place.finished:
+            self.step()
+            over = self.share >= 1.0
+            if over or place.step % self.table.evaluate_every == 0:
+                self.look(over)
         return place
 
     def step(self) -> None:
@@ -117,12 +115,12 @@ class Loop:
         spent = time.perf_counter() - clock
         speed = (place.tokens - tokens) / spent
         place.seconds += spent
-        val = total(likelihoods(self.update.averaged, self.val))
+        val = total(likelihoods(self.update.averaged, self.val, 2 * self.table.batch_tokens))
         if not math.isfinite(val.loss):
             raise UserError(f"the validation loss became {val.loss} at step {place.step}")
         bleu = self.bleu(self.update.averaged) if self.bleu else None
         score = -val.loss if bleu is None else bleu
-        better = score > place.score
+        better = (score, -val.loss) > (place.score, -place.best_loss)  # BLEU is often 0 at first
         if better:
             place.score, place.best_loss, place.best_step = score, val.loss, place.step
             place.looks_since_best = 0
@@ -169,20 +167,6 @@ class Loop:
                 if isinstance(value, float):
                     self.board.add_scalar(name, value, event["step"])
             self.board.flush()
-
-
-@contextmanager
-def enough_memory(table: choices.Training) -> Iterator[None]:
-    """What to do where the memory is full, instead of how PyTorch came to know."""
-    try:
-        yield
-    except RuntimeError as error:
-        if not any(words in str(error) for words in ("out of memory", "can't allocate memory")):
-            raise
-        raise UserError(
-            f"the memory is full: lower training.batch_tokens (now {table.batch_tokens:,}) or "
-            "choose a smaller model, and see who else uses the device"
-        ) from None
 
 
 def tensorboard(folder: Path, step: int) -> Any:

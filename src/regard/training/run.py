@@ -35,6 +35,7 @@ from regard.training.update import Update
 from regard.translator import Translator, load, read_config
 
 EXAMPLES = 3
+FULL = ("out of memory", "can't allocate memory", "ALLOC_FAILED")  # how PyTorch says it
 KERNELS = [SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH]
 
 
@@ -43,20 +44,34 @@ def train(
 ) -> dict[str, Any]:
     """Train in `folder`; the result card. A finished run that is resumed stays as it is."""
     check(config, folder, resume)
-    with begun(folder):
+    with begun(folder), enough_memory(config.training.batch_tokens):
         return trained(config, folder, device, resume, console)
 
 
 @contextmanager
 def begun(folder: Path) -> Iterator[None]:
-    """A folder that is new goes again if a mistake is found before anything was learned in it."""
+    """A folder that is new goes again if a mistake is found before training begins in it."""
     new = not folder.exists()
     try:
         yield
     except UserError:
-        if new and not (folder / checkpoint.FILE).is_file():
+        if new and not (folder / "metrics.jsonl").is_file():
             shutil.rmtree(folder, ignore_errors=True)
         raise
+
+
+@contextmanager
+def enough_memory(batch_tokens: int) -> Iterator[None]:
+    """What to do where the memory is full, instead of how PyTorch came to know."""
+    try:
+        yield
+    except RuntimeError as error:
+        if not any(words in str(error) for words in FULL):
+            raise
+        raise UserError(
+            f"the memory is full: lower training.batch_tokens (now {batch_tokens:,}) or choose a "
+            "smaller model, and see who else uses the device"
+        ) from None
 
 
 def trained(
@@ -87,13 +102,15 @@ def trained(
     pairs, val = fitting(data, "val", tokenizers, console)
 
     def bleu(model: Model) -> float:
-        return greedy_bleu(Translator(config, tokenizers, model), pairs, val)
+        translator = Translator(config, tokenizers, model)
+        return greedy_bleu(translator, pairs, val, 4 * table.batch_tokens)
 
     sizes = (tokenizers.source.size, tokenizers.target.size)
     some = model.learned_count < model.parameter_count
     learned = f" ({model.learned_count:,} of them learn)" if some else ""
+    noun = "sentences" if config.language_model else "pairs"
     console.print(
-        f"{len(train):,} pairs, vocabulary {sizes[0]:,} and {sizes[1]:,}, "
+        f"{len(train):,} {noun}, vocabulary {sizes[0]:,} and {sizes[1]:,}, "
         f"{model.parameter_count:,} parameters{learned}, {device}",
         highlight=False,
     )
@@ -245,7 +262,7 @@ def fitting(
     if not keep:
         raise UserError(
             f"every pair of the {split} split is longer than {limit} tokens: raise "
-            "tokenizer.max_tokens"
+            "tokenizer.max_tokens, if the model has places for more"
         )
     if len(keep) == len(encoded):
         return data[split], encoded
