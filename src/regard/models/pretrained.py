@@ -2,21 +2,22 @@
 
     logits = W (scale features) + b
 
-Their vocabulary is in our order (see `adopt`), so ids go in and out as they are. What their cache holds lies
-in our records as plain tensors, and a beam is so many rows.
+Their vocabulary is in our order (see `adopt`), so ids go in and out as they are; for what they remember
+from step to step, see `caches`.
 """
 
 import inspect
 from collections.abc import Iterable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
-from typing import Any, TypeVar
+from typing import Any
 
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 from regard.attention.normalise import softmax
+from regard.models.caches import Cached, Layers, closed, opened
 from regard.models.interface import (
     Attending,
     Logits,
@@ -24,7 +25,6 @@ from regard.models.interface import (
     Model,
     Source,
     SourceMask,
-    State,
     Target,
 )
 from regard.models.stack import places
@@ -33,34 +33,8 @@ from regard.text.vocabulary import END
 
 Rows = Int[Tensor, " rows"]
 Features = Float[Tensor, "batch target features"]
-Layers = tuple[tuple[Tensor, ...], ...]  # keys and values of each layer
-C = TypeVar("C", bound="Cached")
 
 NEVER = -100.0  # on a logit: as good as minus infinity, and still a number to calculate with
-
-
-@dataclass
-class Cached(State):
-    """What the layers remember, a row for each beginning."""
-
-    layers: Layers
-    beam: int
-    """Beginnings of each sentence, side by side."""
-
-    def select(self: C, rows: Rows) -> C:
-        inside = torch.arange(self.beam, device=rows.device)
-        return self._rows(rows[:, None] * self.beam + inside)
-
-    def spread(self: C, beam: int) -> C:
-        wider = self._map(lambda tensor: tensor.repeat_interleave(beam, dim=0))
-        return replace(wider, beam=self.beam * beam)
-
-    def reorder(self: C, slots: Int[Tensor, "batch beam"]) -> C:
-        first = torch.arange(len(slots), device=slots.device)[:, None] * self.beam
-        return self._rows(first + slots)
-
-    def _rows(self: C, rows: Int[Tensor, "batch beam"]) -> C:
-        return self._map(lambda tensor: tensor.index_select(0, rows.flatten()))
 
 
 class Pretrained(Model):
@@ -303,21 +277,3 @@ class PretrainedPair(Pretrained):
                 use_cache=cache is not None,
             )
         return self.scale * out.last_hidden_state, found
-
-
-# --- caches ---------------------------------------------------------------------------------------
-
-
-def opened(layers: Layers) -> Any:
-    """A cache of theirs that holds these tensors. It grows by making new ones: these stay as they are."""
-    from transformers import DynamicCache
-
-    cache: Any = DynamicCache()
-    for number, (keys, values) in enumerate(layers):
-        cache.update(keys[:, :, :0], values[:, :, :0], number)
-        cache.layers[number].keys, cache.layers[number].values = keys, values
-    return cache
-
-
-def closed(cache: Any) -> Layers:
-    return tuple((layer.keys, layer.values) for layer in cache.layers)
