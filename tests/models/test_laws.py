@@ -194,6 +194,8 @@ def test_training_never_waits_for_a_number_that_only_the_device_knows(named, tab
     table = tables[named[0]]
     if not named[1].recordable:
         pytest.skip("it says so itself, and is trained without CUDA graphs")
+    if "pretrained" in named[0]:
+        pytest.skip("it knows a fake tensor when it sees one: test_pretrained has a law of its own")
     if "learned" in named[0]:
         pytest.skip("on a CPU it looks whether its table is long enough; on a GPU it does not")
     with FakeTensorMode(), torch.enable_grad():

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 import transformers
+from torch.utils._python_dispatch import TorchDispatchMode
 from transformers import AutoTokenizer, GenerationConfig
 
 from regard import config
@@ -146,6 +147,39 @@ def test_who_sees_whom_is_ours_to_say_where_they_let_us(shape, taken):
     assert model.recordable
     for mine, others in zip(*found, strict=True):
         torch.testing.assert_close(mine, others, **SINGLE)
+
+
+class WaitedError(Exception):
+    """The host would have waited for a number of the device's."""
+
+
+class Hurry(TorchDispatchMode):
+    """Raises where a number is asked for, or a shape that depends on one."""
+
+    ASKING = (torch.ops.aten._local_scalar_dense.default, torch.ops.aten.nonzero.default)
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        if func in self.ASKING:
+            raise WaitedError
+        return func(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize("shape", ALONE)
+@pytest.mark.parametrize("tune", ["full", "lora"])
+def test_training_never_waits_for_a_number_that_only_the_device_knows(shape, tune, taken):
+    adopted = taken(shape, tune=tune)
+    model, batch = adopted.model.train(), Encoded.of(PAIRS, adopted.tokenizers).batch([0, 1, 2])
+
+    def learn():
+        with Hurry():
+            memory = model.encode(batch.source, batch.source_mask)
+            model.features(memory, batch.target).sum().backward()
+
+    learn()
+    assert any(p.grad is not None and p.grad.any() for p in model.parameters())
+    model.takes_masks = False
+    with pytest.raises(WaitedError):
+        learn()
 
 
 @pytest.mark.parametrize(
