@@ -31,11 +31,10 @@ from regard.training.differences import changes
 from regard.training.inherit import Ancestor
 from regard.training.loop import Loop
 from regard.training.progress import Display
-from regard.training.update import Update
+from regard.training.update import Update, memory_is_full
 from regard.translator import Translator, load, read_config
 
 EXAMPLES = 3
-FULL = ("out of memory", "can't allocate memory", "ALLOC_FAILED")  # how PyTorch says it
 KERNELS = [SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH]
 
 
@@ -66,7 +65,7 @@ def enough_memory(batch_tokens: int) -> Iterator[None]:
     try:
         yield
     except RuntimeError as error:
-        if not any(words in str(error) for words in FULL):
+        if not memory_is_full(error):
             raise
         raise UserError(
             f"the memory is full: lower training.batch_tokens (now {batch_tokens:,}) or choose a "

@@ -163,6 +163,12 @@ def no_waiting() -> Iterator[None]:
         torch.cuda.set_sync_debug_mode("default")
 
 
+def memory_is_full(error: RuntimeError) -> bool:
+    """However PyTorch says it."""
+    words = ("out of memory", "can't allocate memory", "ALLOC_FAILED")
+    return any(word in str(error) for word in words)
+
+
 class Recording:
     """A CUDA graph of a step on row numbers that lie in one place.
 
@@ -180,7 +186,7 @@ class Recording:
             learn(self.rows)
             self.graph.capture_end()
         except RuntimeError as error:
-            if "out of memory" in str(error):
+            if memory_is_full(error):
                 raise
             reason = str(error).strip().split("\n")[0]
             raise UserError(
