@@ -66,7 +66,7 @@ def train(
         err.print(f"stopped. Go on with the same command and --resume: {again}", markup=False)
         raise typer.Exit(130) from None
     figures = card["figures"]
-    bleu = figures.get("val_bleu_lower")
+    bleu = figures["val_bleu_lower"]
     found = "" if bleu is None else f", BLEU {bleu:.2f}"
     out.print(
         f"done in {figures['training_seconds']:.0f} s: validation loss {figures['val_loss']:.4f}"

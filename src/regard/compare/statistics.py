@@ -44,7 +44,7 @@ def paired_p(
 ) -> float | None:
     """The p of sacreBLEU's paired bootstrap (lower-cased BLEU) on the outputs of each pair of runs.
 
-    Seeds are paired in order; the largest p is reported, so that a difference counts only if every
+    Runs are paired in order; the largest p is reported, so that a difference counts only if every
     pair of runs shows it.
     """
     found = []

@@ -231,8 +231,9 @@ class Batches:
     def _fill(self, shuffled: list[int]) -> Iterator[Cut]:
         """Full batches of each shape. What is left over goes to the next shape, at last to a filler."""
         bins: list[list[int]] = [[] for _ in self.shaped.widths]
+        places = self.shaped.places.tolist()
         for row in shuffled:
-            bins[self.shaped.places[row]].append(row)
+            bins[places[row]].append(row)
         left: list[int] = []
         for number, (widths, rows) in enumerate(zip(self.shaped.widths, bins, strict=True), 1):
             size = max(1, min(self.sentences, self.tokens // max(widths)))
