@@ -587,6 +587,18 @@ def test_a_model_that_reads_otherwise_is_refused(tmp_path, checkpoint):
     refused(str(tmp_path), r"is a m2m_100 model, and regard does not read such a one")
 
 
+@torch.no_grad()
+def test_weights_that_are_no_numbers_are_refused(theirs, tmp_path):
+    model, tokenizer = theirs("llama")
+    model.get_input_embeddings().weight[5] = float("nan")
+    model.get_output_embeddings().weight[7] = float("nan")
+    model.save_pretrained(tmp_path)
+    tokenizer.save_pretrained(tmp_path)
+    refused(
+        str(tmp_path), r"does not read such a one as it was meant to be \(logits differ by nan\)"
+    )
+
+
 def test_a_model_with_hardly_a_place_is_refused():
     for made in (transformers.GPT2Config(n_positions=17), transformers.MarianConfig(**PLACES)):
         with pytest.raises(UserError, match="places, too few for a sentence"):
