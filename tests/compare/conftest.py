@@ -30,7 +30,7 @@ def inside(run: Run, split: str, beams: Sequence[int], device: str, jobs: int) -
     config = run.folder.with_suffix(".toml")
     files.write(config, run.config.to_toml())
     try:
-        job.job(config, run.folder, device, split, list(beams))
+        job.job(config, run.folder, device, jobs, split, list(beams))
     except UserError as error:
         return str(error)
     return ""

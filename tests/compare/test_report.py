@@ -110,7 +110,7 @@ def test_chosen_columns_and_what_is_said_under_them(done, tmp_path):
     names = ("longest", "cache", "speed", "training_seconds")
     speeds = {"cell gru": 1234.5, "cell rnn": 66.6}
     table = write_report(
-        done, "test", "x", [], tmp_path, columns=names, speeds=speeds, jobs=7, theme="dark"
+        done, "test", "x", [], tmp_path, columns=names, speeds=speeds, theme="dark"
     )
     heads, *rows = cells(table)
     assert heads[1:] == ["longest fifth", "cache bytes/token", "sentences/s", "training s"]
@@ -118,11 +118,10 @@ def test_chosen_columns_and_what_is_said_under_them(done, tmp_path):
     assert "longest source, in characters" in table
     assert "one more token adds" in table
     assert "one system at a time in turn, best of 3" in table
-    assert "up to 7 runs shared the device" in table
+    assert "shared the device" not in table  # each had it for itself
     assert "paired bootstrap" not in table
-    plain = write_report(done, "test", "x", [], tmp_path, columns=["p"], jobs=7)
+    plain = write_report(done, "test", "x", [], tmp_path, columns=["p"])
     assert "paired bootstrap against cell gru" in plain
-    assert "shared the device" not in plain  # no time is shown
     assert "2 seeds; test split, greedy;" in plain
     tex = (tmp_path / "table.tex").read_text()
     assert tex.startswith(r"\begin{tabular}{lr}")
@@ -164,11 +163,24 @@ def copies(runs: list[Run], folder: Path) -> list[Run]:
     return made
 
 
-def edit(run: Run, change: Callable[[dict], object]) -> None:
-    file = run.folder / "evaluation-test.json"
+def edit(run: Run, change: Callable[[dict], object], name: str = "evaluation-test") -> None:
+    file = run.folder / f"{name}.json"
     found = json.loads(file.read_text())
     change(found)
     file.write_text(json.dumps(found))
+
+
+def test_where_and_beside_how_many_it_was_trained_is_told_by_the_runs(done, tmp_path):
+    runs = copies(done, tmp_path / "runs")
+    edit(runs[3], lambda card: card.update(jobs=7, device="an abacus"), "card")
+    edit(runs[0], lambda card: card.pop("jobs"), "card")
+    times, quality = (
+        write_report(runs, "test", "x", [], tmp_path, columns=columns)
+        for columns in (["training_seconds"], ["bleu"])
+    )
+    assert "up to 7 runs shared the device" in times
+    assert "shared the device" not in quality  # no time is shown
+    assert re.search(r"threads, PyTorch \S+ and an abacus, PyTorch \S+\.\n", quality)
 
 
 def test_a_file_of_an_earlier_version_leaves_cells_empty(done, tmp_path):

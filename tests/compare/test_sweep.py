@@ -122,7 +122,8 @@ def test_a_killed_run_goes_on_in_a_process_of_its_own(settings, tmp_path):
     [run] = plan(["case"], [], long, [1], tmp_path)
     config = run.folder.with_suffix(".toml")
     files.write(config, run.config.to_toml())
-    words = [sys.executable, "-m", "regard.compare.job", config, run.folder, "cpu", "test", "1"]
+    given = [config, run.folder, "cpu", "1", "test", "1"]
+    words = [sys.executable, "-m", "regard.compare.job", *given]
     process = subprocess.Popen(words, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     try:
         until = time.monotonic() + 60

@@ -282,6 +282,8 @@ def test_compare(regard, tmp_path, checksums):
     words[3] = "training.rate=1e-3"
     before = checksums(tmp_path / "out" / "runs")
     said = regard(*words, "--columns", "bleu_lower,cache,speed")
+    assert "shared the device" not in said.out
+    assert "up to 2 runs shared" in regard(*words, "--columns", "training_seconds").out  # they had
     assert (said.code, said.err) == (0, "")
     assert "1 runs, 1 there already, 1 at a time" in said.out
     assert "| system | BLEU lower | cache bytes/token | sentences/s |" in said.out

@@ -1,7 +1,9 @@
 """A run killed at any moment and resumed ends as one that never was."""
 
+import importlib
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -164,6 +166,19 @@ def test_finished_run_stays_as_it_is(tiny, fit, whole, family: str) -> None:
     before = {p: p.read_bytes() for p in folder.rglob("*") if p.is_file()}
     fit(tiny(family), folder, resume=True)
     assert {p: p.read_bytes() for p in folder.rglob("*") if p.is_file()} == before
+
+
+def test_a_card_says_where_a_run_was_trained_not_where_it_was_resumed(
+    tiny, fit, whole, monkeypatch, tmp_path: Path
+) -> None:
+    shutil.copytree(whole("recurrent"), tmp_path / "run")
+    file = tmp_path / "run" / "card.json"
+    before = file.read_text("utf-8")
+    file.unlink()
+    card = importlib.import_module("regard.training.card")
+    monkeypatch.setattr(card, "device_name", lambda device: "an abacus")
+    fit(tiny("recurrent"), tmp_path / "run", resume=True)
+    assert file.read_text("utf-8") == before
 
 
 @pytest.mark.parametrize(

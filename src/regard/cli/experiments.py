@@ -89,7 +89,6 @@ def compare(
             to,
             columns=shown,
             speeds=speeds,
-            jobs=jobs,
             theme=theme,
         )
     )

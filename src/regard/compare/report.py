@@ -28,7 +28,6 @@ def write_report(
     *,
     columns: Sequence[str] = USUAL,
     speeds: Mapping[str, float] | None = None,
-    jobs: int = 1,
     theme: str = "light",
 ) -> str:
     """Write everything to `out`; the Markdown table. A run that failed is left out and told."""
@@ -45,15 +44,14 @@ def write_report(
         result["sentences_per_second"] = (speeds or {}).get(result["system"])
         if result is not baseline and result["system"] in alike:
             result["p"] = paired_p(*paired(baseline, result), references)
-    card = json.loads((systems[baseline["system"]][0].folder / "card.json").read_text("utf-8"))
+    trained = [run for result in results for run in result["runs"]]
     facts = {
         "command": command,
         "split": split,
-        "device": card["device"],
-        "versions": card["versions"],
+        "trained_on": list(dict.fromkeys(place(run) for run in trained)),
         "baseline": baseline["system"],
         "signature": baseline["signature"],
-        "jobs": jobs,
+        "jobs": max(run["jobs"] for run in trained),
         "failed": list(failed),
     }
     if len({result["seeds"] for result in results}) > 1 and "seeds" not in columns:
@@ -128,6 +126,9 @@ def collect(label: str, runs: Sequence[Run], split: str) -> dict[str, Any]:
         "runs": [
             {
                 "seed": run.seed,
+                "device": card["device"],
+                "versions": card["versions"],
+                "jobs": card.get("jobs", 1),  # a card of an earlier version lacks it
                 "figures": card["figures"],
                 **without(evaluation, "split", "results"),
                 "results": [without(r, "outputs", "lengths") for r in evaluation["results"]],
@@ -149,6 +150,10 @@ def without(record: dict[str, Any], *names: str) -> dict[str, Any]:
     return {key: value for key, value in record.items() if key not in names}
 
 
+def place(run: dict[str, Any]) -> str:
+    return f"{run['device']}, PyTorch {run['versions']['torch']}"
+
+
 def notes(
     facts: dict[str, Any], results: Sequence[dict[str, Any]], columns: Sequence[str]
 ) -> list[str]:
@@ -164,4 +169,4 @@ def notes(
     told += [COLUMNS[name].note.format(**words) for name in columns if COLUMNS[name].note]
     if jobs > 1 and set(columns) & set(TIMED):
         told.append(f"up to {jobs} runs shared the device, so times of training do not compare")
-    return [*told, f"{facts['device']}, PyTorch {facts['versions']['torch']}"]
+    return [*told, " and ".join(facts["trained_on"])]

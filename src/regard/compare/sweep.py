@@ -103,7 +103,7 @@ def execute(run: Run, split: str, beams: Sequence[int], device: str, jobs: int) 
     files.write(config, run.config.to_toml())
     log = run.folder.with_suffix(".log")
     measured = [split, ",".join(map(str, beams))] if split else []
-    arguments = [str(config), str(run.folder), device, *measured]
+    arguments = [str(config), str(run.folder), device, str(jobs), *measured]
     threads = str(max(1, (os.cpu_count() or 1) // jobs))
     environment = {**os.environ, "OMP_NUM_THREADS": threads, "TOKENIZERS_PARALLELISM": "false"}
     with log.open("w") as file:

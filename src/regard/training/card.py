@@ -21,18 +21,18 @@ def card_of(
     model: Model,
     progress: Progress,
     data: Corpus,
-    device: str,
-    init: dict[str, Any] | None,
+    start: dict[str, Any],
 ) -> dict[str, Any]:
-    """What was trained, on what, with what, and what came of it."""
+    """What was trained, on what, with what, and what came of it. `start`: where it began, from what."""
     return {
         "config": config.model_dump(mode="json"),
         "seed": config.seed,
-        "versions": versions(),
-        "device": device_name(device),
+        "versions": start["versions"],
+        "device": start["device"],
+        "jobs": start["jobs"],
         "data": data.checksums(),
         "told": data.told,
-        "init": init,
+        "init": start.get("init"),
         "figures": {
             "parameters": model.parameter_count,
             "learned_parameters": model.learned_count,
@@ -48,6 +48,11 @@ def card_of(
 
 def write_card(folder: Path, card: dict[str, Any]) -> None:
     files.write(folder / "card.json", json.dumps(card, indent=1, ensure_ascii=False) + "\n")
+
+
+def surroundings(device: str, jobs: int) -> dict[str, Any]:
+    """What a time depends on, besides the run. `jobs`: runs that share the device."""
+    return {"versions": versions(), "device": device_name(device), "jobs": jobs}
 
 
 def versions() -> dict[str, str]:

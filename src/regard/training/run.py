@@ -26,7 +26,7 @@ from regard.text.batch import Batches, Encoded, Resident
 from regard.text.corpus import Corpus
 from regard.text.tokenizer import TokenizerPair
 from regard.training import checkpoint
-from regard.training.card import card_of, write_card
+from regard.training.card import card_of, surroundings, write_card
 from regard.training.differences import changes
 from regard.training.inherit import Ancestor
 from regard.training.loop import Loop
@@ -39,12 +39,15 @@ KERNELS = [SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION, SDPBacken
 
 
 def train(
-    config: Config, folder: Path, device: str, resume: bool, console: Console
+    config: Config, folder: Path, device: str, resume: bool, console: Console, jobs: int = 1
 ) -> dict[str, Any]:
-    """Train in `folder`; the result card. A finished run that is resumed stays as it is."""
+    """Train in `folder`; the result card. A finished run that is resumed stays as it is.
+
+    `jobs`: how many such runs share the device, for the card.
+    """
     check(config, folder, resume)
     with begun(folder), enough_memory(config.training.batch_tokens):
-        return trained(config, folder, device, resume, console)
+        return trained(config, folder, device, resume, console, jobs)
 
 
 @contextmanager
@@ -74,7 +77,7 @@ def enough_memory(batch_tokens: int) -> Iterator[None]:
 
 
 def trained(
-    config: Config, folder: Path, device: str, resume: bool, console: Console
+    config: Config, folder: Path, device: str, resume: bool, console: Console, jobs: int
 ) -> dict[str, Any]:
     """The same, in a folder that may be used."""
     files.sweep(folder)
@@ -113,7 +116,7 @@ def trained(
         f"{model.parameter_count:,} parameters{learned}, {device}",
         highlight=False,
     )
-    gpu = device.startswith("cuda")
+    around, gpu = surroundings(device, jobs), device.startswith("cuda")
     limits = (table.batch_tokens, table.batch_sentences)
     batches = Batches(train, *limits, config.seed, table.shapes if gpu else None)
     with Display(console) as display, own_stream(gpu):
@@ -128,11 +131,12 @@ def trained(
             display.say(f"resuming at step {loop.progress.step}")
         else:
             (folder / "metrics.jsonl").unlink(missing_ok=True)
-            facts = {"parameters": model.parameter_count, "data": data.checksums()}
+            facts = {"parameters": model.parameter_count, "data": data.checksums(), **around}
             inherited = {"init": origin.record} if origin else {}
             loop.log(event="start", seed=config.seed, **facts, **inherited)
         progress = loop.run()
-    card = card_of(config, model, progress, data, device, beginning(folder).get("init"))
+    # A run that is finished was trained where it began, not where it is resumed.
+    card = card_of(config, model, progress, data, {**around, **beginning(folder)})
     write_card(folder, card)
     draw_examples(load(folder, device), data, folder / "examples")
     return card
