@@ -17,6 +17,16 @@ def test_writes_text_and_bytes_and_makes_folders(tmp_path: Path) -> None:
     assert (tmp_path / "a" / "b.txt").read_bytes() == b"\x00\xff"
 
 
+def test_a_record_is_whole_or_told_to_be_damaged(tmp_path: Path) -> None:
+    path = tmp_path / "card.json"
+    files.write(path, '{"née": [1]}')
+    assert files.record(path) == {"née": [1]}
+    for damage in (b"", b"{", b"[]", b'{"n\xff": 1}'):
+        path.write_bytes(damage)
+        with pytest.raises(UserError, match=r"card\.json is damaged: delete it, and run"):
+            files.record(path)
+
+
 class Stop(BaseException):
     pass
 

@@ -1,9 +1,11 @@
 """Files that are either whole or not there."""
 
+import json
 import os
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 from regard.errors import UserError
 
@@ -40,6 +42,17 @@ def write_with(path: Path, writer: Callable[[Path], object]) -> None:
         raise UserError(f"{path} cannot be written: {error.strerror or error}") from None
     finally:
         temporary.unlink(missing_ok=True)
+
+
+def record(path: Path) -> dict[str, Any]:
+    """The JSON object that was written to `path`."""
+    try:
+        found = json.loads(path.read_text("utf-8"))
+    except ValueError:
+        found = None
+    if not isinstance(found, dict):
+        raise UserError(f"{path} is damaged: delete it, and run the command that wrote it again")
+    return found
 
 
 def listed(folder: Path) -> list[Path]:

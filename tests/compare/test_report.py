@@ -244,6 +244,21 @@ def test_a_run_that_failed_is_left_out_and_told(done, tmp_path):
     assert systems[1]["summary"]["val_loss"]["variance"] is None
 
 
+def test_systems_without_a_seed_in_common_have_no_paired_test(done, tmp_path):
+    write_report([done[0], done[3]], "test", "x", [], tmp_path)
+    systems = json.loads((tmp_path / "results.json").read_text())["systems"]
+    assert [run["seed"] for system in systems for run in system["runs"]] == [1, 2]
+    assert systems[1]["p"] is None
+
+
+@pytest.mark.parametrize("name", ["card", "evaluation-test"])
+def test_a_damaged_record_is_named(done, tmp_path, name):
+    runs = copies(done, tmp_path / "runs")
+    (runs[2].folder / f"{name}.json").write_text("{")
+    with pytest.raises(UserError, match=rf"2/{name}\.json is damaged: delete it"):
+        write_report(runs, "test", "x", [], tmp_path)
+
+
 def test_a_system_without_any_run_has_no_row(done, tmp_path):
     runs = [*done[:2], *(replace(run, folder=tmp_path / str(run.seed)) for run in done[2:])]
     table = write_report(runs, "test", "x", ["both"], tmp_path / "out")

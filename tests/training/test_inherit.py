@@ -307,7 +307,7 @@ def test_a_run_that_is_not_there_or_not_trained(base, heir, fit, tmp_path):
     with pytest.raises(UserError, match=r'folder .*bsae\. Did you mean "base"\?$'):
         fit(heir(tmp_path / "bsae"), tmp_path / "run")
     (tmp_path / "base" / "card.json").write_text("{")
-    with pytest.raises(UserError, match=r"card\.json is damaged: make it anew by resuming"):
+    with pytest.raises(UserError, match=r"card\.json is damaged: delete it, and run"):
         fit(heir(tmp_path / "base"), tmp_path / "run")
     (tmp_path / "base" / "model.safetensors").unlink()
     with pytest.raises(UserError, match="holds no trained model yet"):

@@ -98,9 +98,8 @@ def same_sentences(
 
 def collect(label: str, runs: Sequence[Run], split: str) -> dict[str, Any]:
     """The figures of one system, with those of each of its runs."""
-    cards = [json.loads((run.folder / "card.json").read_text("utf-8")) for run in runs]
-    files_ = [run.folder / f"evaluation-{split}.json" for run in runs]
-    found = [json.loads(file.read_text("utf-8")) for file in files_]
+    cards = [files.record(run.folder / "card.json") for run in runs]
+    found = [files.record(run.folder / f"evaluation-{split}.json") for run in runs]
     first = [evaluation["results"][0] for evaluation in found]
     figures = {
         **summaries(first, "bleu_lower", "bleu_lower_longest", "bleu", "chrf", "exact_match"),

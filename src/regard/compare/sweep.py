@@ -1,6 +1,5 @@
 """Run what a plan asks for, several at once if wanted; what is finished is not run again."""
 
-import json
 import os
 import subprocess
 import sys
@@ -20,7 +19,7 @@ def finished(run: Run, split: str, beams: Sequence[int]) -> bool:
     path = run.folder / f"evaluation-{split}.json"
     if not path.is_file() or not trained(run):
         return False
-    found = json.loads(path.read_text("utf-8"))
+    found = files.record(path)
     have = {result["beam"] for result in found["results"]}
     # Without it, the figures are an earlier version's: measured again, not trained.
     return set(beams) <= have and "cache_bytes_per_token" in found

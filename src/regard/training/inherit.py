@@ -4,7 +4,6 @@ A run has a vocabulary of its own. A row of an embedding or of the output map is
 vocabularies have the same string, and starts fresh where the other has not.
 """
 
-import json
 import os
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,7 +11,7 @@ from typing import Any
 
 import torch
 
-from regard import presets
+from regard import files, presets
 from regard.config import Config, TokenizerTable
 from regard.errors import UserError, nearest
 from regard.models import Model
@@ -53,7 +52,9 @@ class Ancestor:
         run = load(path)
         check_model(run.config, config, name)
         check_tokenizer(run.config, config, name)
-        return cls(name, run, seconds_of(path / "card.json"))
+        card = path / "card.json"
+        done = files.record(card)["figures"] if card.is_file() else {}
+        return cls(name, run, done.get("training_seconds"))
 
     @property
     def tokenizers(self) -> TokenizerPair:
@@ -98,18 +99,6 @@ class Ancestor:
             return None
         held_out = [split for split in data.splits if split != "train"]
         return {split: overlap(text, data[split]) for split in held_out}
-
-
-def seconds_of(card: Path) -> float | None:
-    """How long a run has trained, by its result card."""
-    if not card.is_file():
-        return None
-    try:
-        return json.loads(card.read_text("utf-8"))["figures"]["training_seconds"]
-    except (KeyError, TypeError, ValueError):
-        raise UserError(
-            f"{card} is damaged: make it anew by resuming its training, or delete it"
-        ) from None
 
 
 def shared(old: Tokenizer, new: Tokenizer) -> tuple[list[int], list[int]]:
