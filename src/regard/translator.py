@@ -21,8 +21,8 @@ from regard.text.tokenizer import BEGIN, TokenizerPair
 
 Attention = dict[str, Float[Tensor, "layer head query key"]]
 
-# Tokens of a batch. A GPU takes as long for one sentence's next word as for a thousand sentences'.
-READ_TOGETHER = {"cuda": 32_768}
+TOGETHER = 4096  # tokens of a batch
+ON_A_GPU = 32_768  # it takes as long for one sentence's next word as for a thousand sentences'
 
 
 @dataclass(frozen=True)
@@ -120,9 +120,7 @@ class Translator:
         encoded = Encoded.of(((text, "") for text in texts), self.tokenizers)
         found = self.search(encoded, beam, nbest, sample, batch_tokens)
         flat = [(row, hypothesis) for row, best in enumerate(found) for hypothesis in best]
-        seen = (
-            self.explain(encoded, flat, batch_tokens or 4096) if attention else [None] * len(flat)
-        )
+        seen = self.explain(encoded, flat, batch_tokens) if attention else [None] * len(flat)
         made = [
             Translation(
                 self.tokenizers.target.decode(hypothesis.ids),
@@ -183,7 +181,7 @@ class Translator:
             raise UserError("choose one: a beam, or sampling")
         found: dict[int, list[Hypothesis]] = {}
         power = self.config.search.length_power
-        tokens = batch_tokens or READ_TOGETHER.get(self.device.type, 4096)
+        tokens = batch_tokens or (ON_A_GPU if self.device.type == "cuda" else TOGETHER)
         self.refuse_too_long(encoded)
         with torch.inference_mode():
             for rows in batches(self.model, encoded, max(1, tokens // beam_width)):
@@ -221,7 +219,10 @@ class Translator:
                 )
 
     def explain(
-        self, encoded: Encoded, found: Sequence[tuple[int, Hypothesis]], batch_tokens: int = 4096
+        self,
+        encoded: Encoded,
+        found: Sequence[tuple[int, Hypothesis]],
+        batch_tokens: int | None = None,
     ) -> list[Attention]:
         """The weights of one pass over each (row, finished output), cut to its own lengths."""
         # Position i of what is read predicts output token i: begin, then all but the last.
@@ -231,7 +232,7 @@ class Translator:
         )
         seen: dict[int, Attention] = {}
         with torch.inference_mode():
-            for rows in batches(self.model, read, batch_tokens):
+            for rows in batches(self.model, read, batch_tokens or TOGETHER):
                 source, mask = self._padded(read.source, rows)
                 target, _ = self._padded(read.target, rows)
                 explained = self.model.explain(source, mask, target)
