@@ -45,10 +45,11 @@ def write_report(
         if result is not baseline and result["system"] in alike:
             result["p"] = paired_p(*paired(baseline, result), references)
     trained = [run for result in results for run in result["runs"]]
+    places = [f"{run['device']}, PyTorch {run['versions']['torch']}" for run in trained]
     facts = {
         "command": command,
         "split": split,
-        "trained_on": list(dict.fromkeys(place(run) for run in trained)),
+        "trained_on": list(dict.fromkeys(places)),
         "baseline": baseline["system"],
         "signature": baseline["signature"],
         "jobs": max(run["jobs"] for run in trained),
@@ -147,10 +148,6 @@ def summaries(records: Sequence[dict[str, Any]], *names: str) -> dict[str, Any]:
 
 def without(record: dict[str, Any], *names: str) -> dict[str, Any]:
     return {key: value for key, value in record.items() if key not in names}
-
-
-def place(run: dict[str, Any]) -> str:
-    return f"{run['device']}, PyTorch {run['versions']['torch']}"
 
 
 def notes(
