@@ -7,9 +7,8 @@ import torch
 from jaxtyping import Int
 from torch import Tensor
 
-from regard.models.interface import State
+from regard.models.interface import Rows, State
 
-Rows = Int[Tensor, " rows"]
 Layers = tuple[tuple[Tensor, ...], ...]  # keys and values of each layer
 C = TypeVar("C", bound="Cached")
 

@@ -8,11 +8,20 @@ The source is read once. What every layer has left of it, its past, is where eac
 from dataclasses import dataclass, replace
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Float
 from torch import Tensor, nn
 
 from regard.attention import Position, causal_mask
-from regard.models.interface import Attending, Logits, Memory, Source, SourceMask, State, Target
+from regard.models.interface import (
+    Attending,
+    Logits,
+    Memory,
+    Rows,
+    Source,
+    SourceMask,
+    State,
+    Target,
+)
 from regard.models.layers import Block
 from regard.models.mixers import Reading, Weights
 from regard.models.stack import Stacked, StackState, places
@@ -58,7 +67,7 @@ class DecoderOnly(Stacked):
         pasts = tuple(replace(past) for past in memory.pasts)
         return StackState(pasts, places(memory.mask), memory.mask.sum(1), memory.mask[:, None])
 
-    def step(self, tokens: Int[Tensor, " rows"], state: StackState) -> tuple[Logits, StackState]:
+    def step(self, tokens: Rows, state: StackState) -> tuple[Logits, StackState]:
         side_by_side = tokens.view(len(state.next_at), -1)
         reading = state.one_each(side_by_side.shape[1])
         x = self._embed(self.target_embedding, side_by_side, reading.at)

@@ -14,6 +14,7 @@ from regard.linear import Product
 Source = Int[Tensor, "batch source"]
 SourceMask = Bool[Tensor, "batch source"]
 Target = Int[Tensor, "batch target"]
+Rows = Int[Tensor, " rows"]
 Logits = Float[Tensor, "rows vocab"]
 
 R = TypeVar("R", bound="Record")
@@ -27,7 +28,7 @@ class Record:
     `select` consumes the record it is given (a cache may be moved in place); `copy` branches.
     """
 
-    def select(self: R, rows: Int[Tensor, " rows"]) -> R:
+    def select(self: R, rows: Rows) -> R:
         """Sentence i of the result is sentence rows[i] of this one."""
         return self._map(lambda tensor: tensor.index_select(0, rows))
 
@@ -112,7 +113,7 @@ class Model(nn.Module, ABC):
         """The decoder's state before the first word: one beginning a sentence."""
 
     @abstractmethod
-    def step(self, tokens: Int[Tensor, " rows"], state: Any) -> tuple[Logits, Any]:
+    def step(self, tokens: Rows, state: Any) -> tuple[Logits, Any]:
         """Read one token a row; logits of the next. Consumes the state it is given."""
 
     def room(self, source: int) -> int | None:

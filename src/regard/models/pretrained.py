@@ -23,6 +23,7 @@ from regard.models.interface import (
     Logits,
     Memory,
     Model,
+    Rows,
     Source,
     SourceMask,
     Target,
@@ -31,7 +32,6 @@ from regard.models.stack import places
 from regard.models.watch import Weights, attention_layers, watched
 from regard.text.vocabulary import END
 
-Rows = Int[Tensor, " rows"]
 Features = Float[Tensor, "batch target features"]
 
 NEVER = -100.0  # on a logit: as good as minus infinity, and still a number to calculate with
@@ -93,7 +93,7 @@ class ReadPrompt(Memory):
 @dataclass
 class SequenceState(Cached):
     read: Bool[Tensor, "rows past"]
-    next_at: Int[Tensor, " rows"]
+    next_at: Rows
 
 
 class PretrainedDecoder(Pretrained):

@@ -8,14 +8,23 @@ The decoder is one of the forms in `recurrent_decoder`.
 from dataclasses import dataclass
 
 import torch
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
 from regard.attention import Position
 from regard.linear import Linear
 from regard.models.cells import Cell, CellKind
 from regard.models.dropout import Dropout
-from regard.models.interface import Attending, Logits, Memory, Model, Source, SourceMask, Target
+from regard.models.interface import (
+    Attending,
+    Logits,
+    Memory,
+    Model,
+    Rows,
+    Source,
+    SourceMask,
+    Target,
+)
 from regard.models.recurrent_decoder import Decoder, DecoderState
 
 Sequence = Float[Tensor, "batch length width"]
@@ -119,9 +128,7 @@ class Recurrent(Model):
     def begin(self, memory: RecurrentMemory) -> DecoderState:
         return self.decoder.begin(memory.start, memory.states, memory.mask)
 
-    def step(
-        self, tokens: Int[Tensor, " rows"], state: DecoderState
-    ) -> tuple[Logits, DecoderState]:
+    def step(self, tokens: Rows, state: DecoderState) -> tuple[Logits, DecoderState]:
         features, _, state = self.decoder(self.embedding(tokens[:, None]), state)
         return self.project(self.dropout(features[:, 0])), state
 

@@ -11,7 +11,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 from regard.attention import Position
-from regard.models.interface import Attending, Logits, Memory, Source, SourceMask, Target
+from regard.models.interface import Attending, Logits, Memory, Rows, Source, SourceMask, Target
 from regard.models.layers import Block, CrossBlock, CrossWeights
 from regard.models.mixers import Reading, Weights
 from regard.models.stack import Stacked, StackState, places
@@ -70,9 +70,7 @@ class Transformer(Stacked):
             source_at=at,
         )
 
-    def step(
-        self, tokens: Int[Tensor, " rows"], state: TransformerState
-    ) -> tuple[Logits, TransformerState]:
+    def step(self, tokens: Rows, state: TransformerState) -> tuple[Logits, TransformerState]:
         side_by_side = tokens.view(len(state.mask), -1)
         reading = state.one_each(side_by_side.shape[1])
         features, _ = self._decode(side_by_side, reading, state, explain=False)

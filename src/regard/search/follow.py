@@ -6,12 +6,11 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from regard.models.interface import Memory, Model
+from regard.models.interface import Memory, Model, Rows
 from regard.search.hypothesis import Hypothesis
 from regard.search.step import Chances, next_token, patience
 from regard.text.tokenizer import BEGIN, END, PAD
 
-Rows = Int[Tensor, " rows"]
 Choice = Callable[[Chances, Rows, int], tuple[Rows, Float[Tensor, " rows"]]]
 
 

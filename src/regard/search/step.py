@@ -6,14 +6,14 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from regard.models.interface import Model
+from regard.models.interface import Model, Rows
 from regard.text.tokenizer import BEGIN, PAD
 
 CHUNK = 64
 Chances = Float[Tensor, "rows vocab"]
 
 
-def next_token(model: Model, tokens: Int[Tensor, " rows"], state: Any) -> tuple[Chances, Any]:
+def next_token(model: Model, tokens: Rows, state: Any) -> tuple[Chances, Any]:
     """Log-probabilities of the next token; padding and begin are never an output."""
     logits, state = model.step(tokens, state)
     chances = logits.float()
