@@ -12,7 +12,7 @@ def lab(request):
     return LABS[name]
 
 
-# Beyond the quick form: knobs with which a test can afford a lab that trains models.
+# Beyond the quick form: parameters with which a test can afford a lab that trains models.
 SMALL = {
     "bottleneck": {"letters": 4, "longest": 12, "texts": 2000},
     "extrapolation": {"kinds": "learned, relative-query, rotary"},
@@ -21,5 +21,5 @@ SMALL = {
 
 @pytest.fixture(scope="session")
 def small():
-    """The knobs of a lab's shortest run that passes."""
+    """The parameters of a lab's shortest run that passes."""
     return lambda lab: lab.quick | SMALL.get(lab.name, {})

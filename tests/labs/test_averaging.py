@@ -55,8 +55,8 @@ def test_the_fewest_keys_are_drawn(lab):
 )
 def test_wrong_answers_fail_with_a_word_of_why(lab, wrong, why):
     failed = [remark for remark in lab.exercise.grade(wrong) if not remark.passed]
-    assert why in failed[0].told
-    assert "orthonormal keys of width" in failed[0].told
+    assert why in failed[0].message
+    assert "orthonormal keys of width" in failed[0].message
 
 
 def test_another_right_answer_passes(lab):

@@ -10,13 +10,19 @@ from regard.attention import SCORES
 from regard.evaluation import Likelihood
 from regard.labs.bottleneck import (
     KINDS,
-    BottleneckKnobs,
+    BottleneckParameters,
     context,
     experiment,
     without_attention,
 )
-from regard.labs.forgetting import by_length, expected, fitted, letter_pairs, reach
-from regard.labs.training import untrained
+from regard.labs.bottleneck_metrics import (
+    accuracy_by_length,
+    expected_accuracy,
+    fit_capacity,
+    gradient_norms,
+    sample_pairs,
+)
+from regard.labs.training import init_model
 from regard.text.batch import Encoded
 from regard.text.tokenizer import TokenizerPair
 
@@ -30,7 +36,7 @@ def test_attention_that_sees_nothing_is_noticed(lab, small, monkeypatch):
 
 
 def test_pairs_are_the_case_tasks():
-    pairs = letter_pairs(37, range(3, 6), 5, random.Random(0))
+    pairs = sample_pairs(37, range(3, 6), 5, random.Random(0))
     assert {len(target) for _, target in pairs} == {3, 4, 5}
     for source, target in pairs:
         symbol, text = source.split(" ")
@@ -42,11 +48,11 @@ def test_pairs_are_the_case_tasks():
 def models():
     """An untrained model of each kind, and a source whose tokens are all different."""
     pairs = [("<U> abcde", "ABCDE")]
-    knobs = BottleneckKnobs(width=7)
-    configs = [experiment(kind, knobs, seed=3) for kind in KINDS]
+    params = BottleneckParameters(width=7)
+    configs = [experiment(kind, params, seed=3) for kind in KINDS]
     tokenizers = TokenizerPair.learn(configs[0].tokenizer, pairs, ("<U>", "<L>"))
     batch = Encoded.of(pairs, tokenizers).batch([0])
-    return [untrained(config, tokenizers) for config in configs], batch, tokenizers
+    return [init_model(config, tokenizers) for config in configs], batch, tokenizers
 
 
 def test_the_gradient_at_a_place_is_that_of_the_only_token_there(models):
@@ -56,7 +62,9 @@ def test_the_gradient_at_a_place_is_that_of_the_only_token_there(models):
         loss = -logits.log_softmax(-1)[0, batch.wanted[0, 4]]
         loss.backward()
         rows = model.encoder.embedding.weight.grad[batch.source[0]]
-        assert reach(model, batch, 4) == pytest.approx(rows.norm(dim=-1).tolist(), rel=1e-4)
+        assert gradient_norms(model, batch, 4) == pytest.approx(
+            rows.norm(dim=-1).tolist(), rel=1e-4
+        )
 
 
 def test_the_models_differ_by_attention_and_positions_alone(models):
@@ -74,23 +82,23 @@ def test_accuracy_is_that_of_the_lengths_between_edges(models, monkeypatch):
     told = [Likelihood(0.0, tokens=3, correct=3), Likelihood(0.0, 4, 0), Likelihood(0.0, 5, 4)]
     monkeypatch.setattr(evaluation, "likelihoods", lambda model, data: told)
     model, tokenizers = models[0][0], models[2]
-    assert by_length(model, tokenizers, pairs, [2, 3, 4, 5]) == [1, 0, 4 / 5]
-    assert by_length(model, tokenizers, pairs, [2, 4, 5]) == [3 / 7, 4 / 5]
+    assert accuracy_by_length(model, tokenizers, pairs, [2, 3, 4, 5]) == [1, 0, 4 / 5]
+    assert accuracy_by_length(model, tokenizers, pairs, [2, 4, 5]) == [3 / 7, 4 / 5]
 
 
 def test_the_fit_finds_what_is_held():
     lengths = [5.0, 9.0, 14.0]
-    held, error = fitted(lengths, [expected(3.7, n, 6) for n in lengths], 6)
+    held, error = fit_capacity(lengths, [expected_accuracy(3.7, n, 6) for n in lengths], 6)
     assert held == pytest.approx(3.7, abs=0.006)
     assert error < 0.01
-    assert expected(3.7, 2, 6) == 1
-    assert expected(0, 7, 5) == pytest.approx(1 / 5)
-    assert fitted(lengths, [0.9, 0.2, 0.9], 6)[1] > 1
+    assert expected_accuracy(3.7, 2, 6) == 1
+    assert expected_accuracy(0, 7, 5) == pytest.approx(1 / 5)
+    assert fit_capacity(lengths, [0.9, 0.2, 0.9], 6)[1] > 1
 
 
 def test_an_rnn_that_learns_nothing_keeps_its_own_claim(lab, small):
     result = lab.run(**small(lab) | {"cell": "rnn"})
-    assert result.passed, [check.told for check in result.checks if not check.passed]
+    assert result.passed, [check.message for check in result.checks if not check.passed]
     assert any("letters that an rnn holds" in check.name for check in result.checks)
 
 
@@ -100,10 +108,10 @@ def test_an_rnn_that_learns_nothing_keeps_its_own_claim(lab, small):
 )
 def test_what_is_asked_of_a_cell_without_attention(cell, held, passed):
     lengths, letters = [5.0, 9.0, 14.0], 7
-    forgets = [expected(held, n, letters) for n in lengths]
+    forgets = [expected_accuracy(held, n, letters) for n in lengths]
     runs = np.array([[1 / letters] * 3 if cell == "rnn" else forgets, forgets])
-    knobs = BottleneckKnobs(cell=cell, letters=letters)
-    assert without_attention(knobs, lengths, runs).passed is passed
+    params = BottleneckParameters(cell=cell, letters=letters)
+    assert without_attention(params, lengths, runs).passed is passed
 
 
 def test_nothing_is_asked_of_positions(lab, small):
@@ -132,5 +140,5 @@ def test_a_cell_that_there_is_not(lab):
     ],
 )
 def test_wrong_answers_fail_with_a_word_of_why(lab, wrong, why):
-    failed = [remark.told for remark in lab.exercise.grade(wrong) if not remark.passed]
+    failed = [remark.message for remark in lab.exercise.grade(wrong) if not remark.passed]
     assert any(why in told and "places of which" in told for told in failed)

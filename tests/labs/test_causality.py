@@ -9,7 +9,7 @@ from regard import UserError, config
 from regard.attention import HEADS, NORMALISERS, POSITIONS, SCORES, Position
 from regard.attention.positions import SCALINGS
 from regard.labs import LABS, causality
-from regard.labs.choices import choices, tables
+from regard.labs.config_variants import list_variants, table_variants
 from regard.models.build import CELLS, DECODERS, FEEDS, NORMS
 from regard.models.cells import Cell
 from regard.models.mixers import Causal
@@ -80,7 +80,7 @@ def test_what_is_left_out_is_told_with_its_reason(lab):
 
 
 def test_choices_are_told_as_one_would_set_them():
-    found = {choice.name: choice.value for choice in choices(config.Rotary)}
+    found = {choice.name: choice.value for choice in list_variants(config.Rotary)}
     assert list(found) == [
         "kind=rotary",
         *(f"kind=rotary scaling={scaling}" for scaling in list(SCALINGS)[1:]),
@@ -95,11 +95,11 @@ def few(monkeypatch):
 
     def only(word=None):
         def some(family):
-            yield from islice(tables(family), 1)
-            yield from (choice for choice in tables(family) if word and word in choice.name)
+            yield from islice(table_variants(family), 1)
+            yield from (choice for choice in table_variants(family) if word and word in choice.name)
 
-        monkeypatch.setattr(causality, "tables", some)
-        monkeypatch.setattr(causality, "kinds_together", lambda family: ())
+        monkeypatch.setattr(causality, "table_variants", some)
+        monkeypatch.setattr(causality, "kind_pairs", lambda family: ())
 
     return only
 
@@ -115,7 +115,7 @@ def test_a_mask_that_shows_the_next_token_is_noticed(lab, monkeypatch, few):
         "regard.models.stack.causal_mask", lambda q, k: k[..., None, :] <= q[..., :, None] + 1
     )
     result = lab.run(length=5)
-    names = " ".join(check.told for check in leaks(result))
+    names = " ".join(check.message for check in leaks(result))
     assert not result.passed
     assert "The future leaks in: kind=transformer" in names
     assert "The future leaks in: kind=decoder-only" in names
@@ -132,7 +132,7 @@ def test_a_state_that_has_read_on_is_noticed(lab, monkeypatch, few, part, word, 
     monkeypatch.setattr(
         part, "forward", lambda self, x, *rest: forward(self, x.roll(-1, dims=1), *rest)
     )
-    assert any(noticed in check.told for check in leaks(lab.run(length=5)))
+    assert any(noticed in check.message for check in leaks(lab.run(length=5)))
 
 
 def test_a_model_that_reads_nothing_is_noticed(lab, monkeypatch, few):
@@ -141,7 +141,7 @@ def test_a_model_that_reads_nothing_is_noticed(lab, monkeypatch, few):
     monkeypatch.setattr(Stacked, "_embed", lambda *given: 0 * embed(*given) + 1)
     result = lab.run(length=5)
     assert not leaks(result)
-    dull = [check.told for check in result.checks if not check.passed]
+    dull = [check.message for check in result.checks if not check.passed]
     assert len(dull) == 2
     assert all("A token is read and nothing comes of it: kind=" in told for told in dull)
 
@@ -157,7 +157,7 @@ def test_a_users_own_position_is_tried_too(lab, monkeypatch, few):
     monkeypatch.setitem(config.EXTENSIONS, "position", {"ahead"})
     few("ahead")
     found = leaks(lab.run(length=5))
-    assert [check.told.split(": ")[-1] for check in found] == [
+    assert [check.message.split(": ")[-1] for check in found] == [
         "kind=transformer position.kind=ahead",
         "kind=decoder-only position.kind=ahead",
     ]
@@ -197,4 +197,4 @@ def test_another_right_answer(lab):
 def test_wrong_answers_fail_with_a_word_of_why(lab, wrong, told):
     remarks = [remark for remark in lab.exercise.grade(wrong) if not remark.passed]
     assert remarks
-    assert any(told in remark.told and "read = " in remark.told for remark in remarks)
+    assert any(told in remark.message and "read = " in remark.message for remark in remarks)

@@ -40,5 +40,5 @@ def test_more_keys_than_room(lab):
 def test_wrong_answers_fail_with_a_word_of_why(lab, wrong):
     failed = [remark for remark in lab.exercise.grade(wrong) if not remark.passed]
     assert failed
-    assert "orthonormal keys of width" in failed[0].told
-    assert "dot product" in failed[0].told or "e^beta" in failed[0].told
+    assert "orthonormal keys of width" in failed[0].message
+    assert "dot product" in failed[0].message or "e^beta" in failed[0].message

@@ -92,7 +92,7 @@ def test_a_cache_that_holds_copies_is_noticed(lab, monkeypatch):
 
 def test_a_failed_count_is_told_to_the_last_digit(lab, monkeypatch):
     monkeypatch.setattr("regard.labs.costs.saved", lambda *sizes: 1)
-    told = [check.told for check in lab.run(tokens=512, width=16).checks if not check.passed]
+    told = [check.message for check in lab.run(tokens=512, width=16).checks if not check.passed]
     assert "products saved by multi-query: 1310720 ≠ 1" in told
 
 
@@ -119,5 +119,5 @@ def flops(tokens, width, heads, groups):
 def test_wrong_answers_fail_with_a_word_of_why(lab, wrong):
     remarks = [remark for remark in lab.exercise.grade(wrong) if not remark.passed]
     assert remarks
-    assert "products(tokens=" in remarks[0].told
-    assert "for each of M tokens" in remarks[0].told
+    assert "products(tokens=" in remarks[0].message
+    assert "for each of M tokens" in remarks[0].message

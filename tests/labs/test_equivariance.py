@@ -6,7 +6,7 @@ import torch
 from regard import config
 from regard.attention import POSITIONS, Position, causal_mask
 from regard.labs import equivariance
-from regard.labs.choices import choices
+from regard.labs.config_variants import list_variants
 
 
 class Silent(Position):
@@ -74,7 +74,7 @@ def test_kinds_in_a_file_of_the_users_are_known(monkeypatch, tmp_path):
     file = tmp_path / "kinds_of_equivariance.py"
     file.write_text('from regard.config import EXTENSIONS\nEXTENSIONS["position"].add("filed")\n')
     monkeypatch.setenv("REGARD_KINDS", str(file))
-    assert choices(config.Position)[-1].name == "kind=filed"
+    assert list_variants(config.Position)[-1].name == "kind=filed"
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -102,5 +102,5 @@ def test_another_right_answer(lab):
 def test_wrong_answers_fail_with_a_word_of_why(lab, wrong):
     remarks = [remark for remark in lab.exercise.grade(wrong) if not remark.passed]
     assert remarks
-    assert "A(X[order]) is A(X)[order]" in remarks[0].told
-    assert "order = [" in remarks[0].told
+    assert "A(X[order]) is A(X)[order]" in remarks[0].message
+    assert "order = [" in remarks[0].message

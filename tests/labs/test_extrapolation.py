@@ -11,9 +11,16 @@ from regard.attention import POSITIONS
 from regard.attention.positions import SCALINGS, Relative
 from regard.config import Interleaved, kinds
 from regard.config import Relative as RelativeTable
-from regard.labs.extrapolation import KINDS, SCALED, ExtrapolationKnobs, bias, experiment, scaled
-from regard.labs.questions import by_place, text, texts
-from regard.labs.training import untrained
+from regard.labs.extrapolation import (
+    KINDS,
+    SCALED,
+    ExtrapolationParameters,
+    bias,
+    experiment,
+    scaled,
+)
+from regard.labs.recall_task import accuracy_by_position, sample_pairs, sample_text
+from regard.labs.training import init_model
 from regard.text.tokenizer import TokenizerPair
 
 
@@ -47,7 +54,7 @@ def test_distances_that_depend_on_the_place_are_noticed(lab, small, monkeypatch)
 def test_every_question_is_answered_by_the_latest_capital():
     chance, asked = random.Random(0), 0
     for _ in range(50):
-        said = text(37, chance)
+        said = sample_text(37, chance)
         assert len(said) == 37
         for place, (sign, after) in enumerate(pairwise(said)):
             if sign == "?":
@@ -59,11 +66,11 @@ def test_every_question_is_answered_by_the_latest_capital():
 
 @pytest.fixture
 def small_world():
-    """Knobs, long texts, and how they are read."""
-    knobs = ExtrapolationKnobs(trained=18, factor=2)
-    pairs = texts(53, 36, 36, random.Random(1))
-    config = experiment(KINDS["rotary"], knobs, seed=3)
-    return knobs, pairs, TokenizerPair.learn(config.tokenizer, pairs, ()), config
+    """Parameters, long texts, and how they are read."""
+    params = ExtrapolationParameters(trained=18, factor=2)
+    pairs = sample_pairs(53, 36, 36, random.Random(1))
+    config = experiment(KINDS["rotary"], params, seed=3)
+    return params, pairs, TokenizerPair.learn(config.tokenizer, pairs, ()), config
 
 
 def test_answers_are_counted_at_their_places(small_world):
@@ -77,7 +84,7 @@ def test_answers_are_counted_at_their_places(small_world):
         right[:, :, tokenizers.target.ids["?"]] = 2  # no letter, so no answer
         return torch.nn.functional.pad(right, (0, 0, 0, 1))
 
-    shares = by_place(knows_the_first_half, tokenizers, pairs, 3)  # type: ignore[arg-type]
+    shares = accuracy_by_position(knows_the_first_half, tokenizers, pairs, 3)  # type: ignore[arg-type]
     assert shares[:6] == [1] * 6
     answers = [
         (place, letter)
@@ -91,9 +98,9 @@ def test_answers_are_counted_at_their_places(small_world):
 
 
 def test_scaling_changes_frequencies_and_no_weight(small_world):
-    knobs, _, tokenizers, config = small_world
-    model = untrained(config, tokenizers)
-    for slow in scaled(model, tokenizers, knobs).values():
+    params, _, tokenizers, config = small_world
+    model = init_model(config, tokenizers)
+    for slow in scaled(model, tokenizers, params).values():
         for name, weight in model.state_dict().items():
             assert torch.equal(slow.state_dict()[name], weight)
         old, new = (dict(one.named_buffers()) for one in (model, slow))
@@ -102,7 +109,7 @@ def test_scaling_changes_frequencies_and_no_weight(small_world):
 
 
 @pytest.mark.parametrize(
-    ("knobs", "message"),
+    ("params", "message"),
     [
         ({"kinds": "rotery"}, 'no kind of position "rotery".*Did you mean "rotary"'),
         (
@@ -112,9 +119,9 @@ def test_scaling_changes_frequencies_and_no_weight(small_world):
         ({"trained": 20}, "trained: got 20; it should be a multiple of 6"),
     ],
 )
-def test_wrong_knobs(lab, knobs, message):
+def test_wrong_knobs(lab, params, message):
     with pytest.raises(UserError, match=message):
-        lab.run(**knobs)
+        lab.run(**params)
 
 
 @pytest.mark.parametrize(
@@ -131,5 +138,5 @@ def test_wrong_knobs(lab, knobs, message):
     ],
 )
 def test_wrong_answers_fail_with_a_word_of_why(lab, wrong, why):
-    remarks = [remark.told for remark in lab.exercise.grade(wrong) if not remark.passed]
+    remarks = [remark.message for remark in lab.exercise.grade(wrong) if not remark.passed]
     assert any(why in told and "heads = " in told for told in remarks)

@@ -1,4 +1,4 @@
-"""Laws of every lab: it passes, repeats itself, refuses wrong knobs, can be drawn, graded and printed."""
+"""Properties of every lab: it passes, repeats, rejects wrong parameters, can be drawn, graded and printed."""
 
 import json
 
@@ -22,21 +22,21 @@ def result(lab, small):
 
 def test_it_passes(lab, result):
     assert result.checks
-    assert result.passed, [check.told for check in result.checks if not check.passed]
+    assert result.passed, [check.message for check in result.checks if not check.passed]
 
 
 def test_its_words(lab, result):
     assert lab.claim == lab.claim.strip()
     assert not lab.claim.endswith(".")
     assert lab.derivation.strip()
-    assert len(set(result.table.heads)) == len(result.table.heads)
-    assert all(len(row) == len(result.table.heads) for row in result.table.rows)
+    assert len(set(result.table.columns)) == len(result.table.columns)
+    assert all(len(row) == len(result.table.columns) for row in result.table.rows)
 
 
 def test_every_knob_is_told_with_its_range(lab):
-    for name, knob in lab.knobs.model_fields.items():
-        assert knob.description, name
-        assert not knob.is_required(), name
+    for name, parameter in lab.parameters.model_fields.items():
+        assert parameter.description, name
+        assert not parameter.is_required(), name
 
 
 def test_a_result_is_plain_json(lab, result):
@@ -71,10 +71,10 @@ def test_it_can_be_drawn(lab, result, theme, tmp_path):
 
 
 def test_our_answer_passes(lab):
-    remarks = list(lab.exercise.grade(lab.exercise.answer))
+    remarks = list(lab.exercise.grade(lab.exercise.solution))
     assert remarks
     assert all(isinstance(remark, Check) and remark.passed for remark in remarks)
-    assert all(remark.teaches for remark in remarks)
+    assert all(remark.hint for remark in remarks)
 
 
 def test_the_starter_has_the_answers_name_and_says_nothing(lab):

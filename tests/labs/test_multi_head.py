@@ -8,8 +8,8 @@ import torch
 
 from regard.attention import SCORES, heads
 from regard.labs.averaging import query
-from regard.labs.heads import mean_of_heads, queries
-from regard.labs.lookup import look_up
+from regard.labs.noisy_heads import average_heads, queries
+from regard.labs.single_query import dot_product_attention
 
 
 def failed(result):
@@ -21,8 +21,8 @@ def test_the_mean_of_heads_is_the_mean_of_look_ups():
     keys = torch.randn(3, 5, 7, dtype=torch.float64, generator=generator)
     values = torch.randn(5, 7, dtype=torch.float64, generator=generator)
     asked = torch.randn(2, 7, dtype=torch.float64, generator=generator)
-    found = mean_of_heads(asked, keys, values)
-    assert torch.allclose(found, sum(look_up(q, keys, values)[0] for q in asked) / 2)
+    found = average_heads(asked, keys, values)
+    assert torch.allclose(found, sum(dot_product_attention(q, keys, values)[0] for q in asked) / 2)
 
 
 def test_two_heads_are_steadier(lab):
@@ -81,8 +81,8 @@ def _both(means, a, b, beta):
 )
 def test_wrong_answers_fail_with_a_word_of_why(lab, wrong):
     remarks = [remark for remark in lab.exercise.grade(wrong) if not remark.passed]
-    assert "A head that looks at both goes to the longer one" in remarks[0].told
-    assert "m = " in remarks[0].told
+    assert "A head that looks at both goes to the longer one" in remarks[0].message
+    assert "m = " in remarks[0].message
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from regard.attention import SCORES
-from regard.labs import lookup
+from regard.labs import single_query
 from regard.labs.noise import Noise
 from regard.labs.noisy_keys import one_sided, swing
 
@@ -47,17 +47,19 @@ def test_a_scaled_score_is_noticed(lab, monkeypatch):
 
 
 def test_values_of_the_wrong_keys_are_noticed(lab, monkeypatch):
-    attend = lookup.attend
-    monkeypatch.setattr(lookup, "attend", lambda scores, values: attend(scores, values.roll(1, -2)))
+    attend = single_query.attend
+    monkeypatch.setattr(
+        single_query, "attend", lambda scores, values: attend(scores, values.roll(1, -2))
+    )
     assert failed(lab.run()) == [1]
 
 
 def test_keys_that_are_scaled_together_are_noticed(lab, monkeypatch):
     def together(self, means, a, draws, generator):
-        lengths = 1 + self.of_a * torch.randn(draws, 1, 1, dtype=means.dtype, generator=generator)
+        lengths = 1 + self.std_a * torch.randn(draws, 1, 1, dtype=means.dtype, generator=generator)
         return lengths * means
 
-    monkeypatch.setattr(Noise, "keys", together)
+    monkeypatch.setattr(Noise, "sample_keys", together)
     assert failed(lab.run()) == [2, 3, 4, 5, 7]
 
 
@@ -73,7 +75,7 @@ def test_keys_that_are_scaled_together_are_noticed(lab, monkeypatch):
 )
 def test_wrong_answers_fail_with_a_word_of_why(lab, wrong):
     remarks = [remark for remark in lab.exercise.grade(wrong) if not remark.passed]
-    assert "variances of independent numbers add" in remarks[0].told
+    assert "variances of independent numbers add" in remarks[0].message
 
 
 def test_another_right_answer_passes(lab):

@@ -72,8 +72,8 @@ def _with(change):
 )
 def test_wrong_answers_fail_with_a_word_of_why(lab, change, why):
     remarks = [one for one in lab.exercise.grade(_with(change)) if not one.passed]
-    assert why in remarks[0].told
-    assert "a random W_Q" in remarks[0].told
+    assert why in remarks[0].message
+    assert "a random W_Q" in remarks[0].message
 
 
 @pytest.mark.parametrize(

@@ -74,8 +74,8 @@ def test_another_normaliser_is_noticed(lab, monkeypatch, other):
 )
 def test_wrong_answers_fail_with_a_word_of_why(lab, wrong):
     remarks = [remark for remark in lab.exercise.grade(wrong) if not remark.passed]
-    assert "the highest is that of key" in remarks[0].told
-    assert "states @ w_q.T" in remarks[0].told
+    assert "the highest is that of key" in remarks[0].message
+    assert "states @ w_q.T" in remarks[0].message
 
 
 def test_another_right_answer_passes(lab):

@@ -88,8 +88,8 @@ def test_other_right_answers(lab, right):
 def test_wrong_answers_fail_with_a_word_of_why(lab, wrong, told):
     remarks = [remark for remark in lab.exercise.grade(wrong) if not remark.passed]
     assert remarks
-    assert told in remarks[0].told
-    assert "heads = " in remarks[0].told
+    assert told in remarks[0].message
+    assert "heads = " in remarks[0].message
 
 
 def test_offsets_too_large_to_try(lab):

@@ -87,7 +87,7 @@ def test_the_scaling_that_breaks_it_is_named(lab, monkeypatch):
             return super().rotate(heads, at**2 if self.stretch > 1 else at)
 
     monkeypatch.setitem(POSITIONS, "rotary", Once)
-    told = [check.told for check in lab.run().checks if not check.passed]
+    told = [check.message for check in lab.run().checks if not check.passed]
     assert told
     assert all("With scaling yarn" in sentence for sentence in told)
 
@@ -128,5 +128,5 @@ def plus_in_both(x, t, omega):
 def test_wrong_answers_fail_with_a_word_of_why(lab, wrong, told):
     remarks = [remark for remark in lab.exercise.grade(wrong) if not remark.passed]
     assert remarks
-    assert any(part in remark.told for remark in remarks for part in told.split("|"))
-    assert "width" in remarks[0].told
+    assert any(part in remark.message for remark in remarks for part in told.split("|"))
+    assert "width" in remarks[0].message

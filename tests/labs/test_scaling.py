@@ -9,23 +9,23 @@ import torch
 from regard import UserError
 from regard.attention import heads
 from regard.compare.statistics import T95
-from regard.labs.measuring import Growth, peak, seconds
+from regard.labs.profiling import PowerLaw, peak_memory, thread_seconds
 from regard.labs.scaling import fold
 
 SIZES = [5, 7, 11, 19, 23]
 
 
 def test_a_power_is_found():
-    fit = Growth.of(SIZES, [3 * x**1.7 for x in SIZES])
+    fit = PowerLaw.fit(SIZES, [3 * x**1.7 for x in SIZES])
     assert fit.exponent == pytest.approx(1.7)
     assert fit.constant == pytest.approx(3)
     assert fit.interval < 1e-9
-    assert fit.at(13) == pytest.approx(3 * 13**1.7)
+    assert fit.predict(13) == pytest.approx(3 * 13**1.7)
 
 
 def test_the_interval_is_that_of_least_squares():
     values = [3.1, 4.7, 8.3, 12.9, 19.7]
-    fit = Growth.of(SIZES, values)
+    fit = PowerLaw.fit(SIZES, values)
     line, spread = np.polyfit(np.log(SIZES), np.log(values), 1, cov=True)
     assert fit.exponent == pytest.approx(line[0])
     assert fit.interval == pytest.approx(T95[2] * spread[0, 0] ** 0.5)
@@ -33,25 +33,25 @@ def test_the_interval_is_that_of_least_squares():
 
 @pytest.mark.parametrize(("power", "fixed"), [(1, 13), (1, 0), (2, 0), (2, 300)])
 def test_what_is_fixed_is_told_from_what_grows(power, fixed):
-    fit = Growth.beside(SIZES, [fixed + 7 * x**power for x in SIZES])
+    fit = PowerLaw.fit_with_offset(SIZES, [fixed + 7 * x**power for x in SIZES])
     assert fit.exponent == pytest.approx(power, abs=0.02)
-    assert fit.at(13) == pytest.approx(fixed + 7 * 13**power, rel=0.01)
+    assert fit.predict(13) == pytest.approx(fixed + 7 * 13**power, rel=0.01)
 
 
 def test_bytes_are_counted_while_they_are_held():
     floats = torch.ones(1000)
-    assert peak(lambda: floats * floats) == 4000
-    assert peak(lambda: floats * floats * floats) == 8000
-    assert peak(lambda: (floats.clone(), floats.clone(), floats.clone())) == 12000
-    assert peak(lambda: [None for _ in range(3) if floats.clone() is None]) == 4000
-    assert peak(lambda: floats[:500]) == 0
+    assert peak_memory(lambda: floats * floats) == 4000
+    assert peak_memory(lambda: floats * floats * floats) == 8000
+    assert peak_memory(lambda: (floats.clone(), floats.clone(), floats.clone())) == 12000
+    assert peak_memory(lambda: [None for _ in range(3) if floats.clone() is None]) == 4000
+    assert peak_memory(lambda: floats[:500]) == 0
 
 
 def test_only_this_threads_work_takes_time():
     x = torch.randn(307, 307)
-    some, more = seconds(lambda: x @ x), seconds(lambda: [x @ x for _ in range(50)])
+    some, more = thread_seconds(lambda: x @ x), thread_seconds(lambda: [x @ x for _ in range(50)])
     assert 0 < some < more
-    assert seconds(lambda: time.sleep(0.05)) < 0.02
+    assert thread_seconds(lambda: time.sleep(0.05)) < 0.02
 
 
 def test_a_fused_kernel_that_keeps_the_weights_is_noticed(lab, small, monkeypatch):
@@ -94,7 +94,7 @@ def forgetful(largest, total, gathered, scores, values):
     ("wrong", "where"), [(summed, "rising"), (plain, "thousands"), (forgetful, "two")]
 )
 def test_wrong_answers_fail_with_a_word_of_why(lab, wrong, where):
-    failed = [remark.told for remark in lab.exercise.grade(wrong) if not remark.passed]
+    failed = [remark.message for remark in lab.exercise.grade(wrong) if not remark.passed]
     assert any(where in told and "overflows" in told for told in failed)
 
 

@@ -82,9 +82,9 @@ def test_another_right_answer(lab):
 )
 def test_wrong_answers_fail_with_a_word_of_why(lab, change):
     def wrong(*given):
-        return change(lab.exercise.answer(*given))
+        return change(lab.exercise.solution(*given))
 
     remarks = [remark for remark in lab.exercise.grade(wrong) if not remark.passed]
     assert remarks
-    assert "k omega_i" in remarks[0].told
-    assert "k = 1, width = 2" in remarks[0].told
+    assert "k omega_i" in remarks[0].message
+    assert "k = 1, width = 2" in remarks[0].message

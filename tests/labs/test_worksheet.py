@@ -18,9 +18,9 @@ import pytest
 import torch
 
 from regard import UserError
-from regard.labs import LABS, Check, Exercise, answering
-from regard.labs.answering import Foreign, decode, encode, receive, send
-from regard.labs.asking import Asking, ReaderError, visible
+from regard.labs import LABS, Check, Exercise, sandbox_worker
+from regard.labs.sandbox import AnswerError, Sandbox, sanitize
+from regard.labs.sandbox_worker import Unsupported, decode, encode, receive, send
 from regard.labs.worksheet import Answer, Marks, check, fitted, graded, kind, read, write
 
 every_lab = pytest.mark.parametrize("lab", LABS.values(), ids=LABS.keys())
@@ -43,7 +43,7 @@ def test_a_worksheet_states_the_question_and_not_the_answer(lab, tmp_path):
     text = write(lab, tmp_path / "new" / "folder").read_text("utf-8")
     assert " ".join(lab.claim.split()) in " ".join(text.split())
     assert f"regard lab {lab.name} --check" in text
-    assert inspect.getsource(lab.exercise.answer).strip().splitlines()[-1].strip() not in text
+    assert inspect.getsource(lab.exercise.solution).strip().splitlines()[-1].strip() not in text
     names: dict = {}
     with warnings.catch_warnings():
         warnings.simplefilter("error")
@@ -56,7 +56,7 @@ def test_a_worksheet_states_the_question_and_not_the_answer(lab, tmp_path):
 
 @every_lab
 def test_our_answer_passes_from_another_process(lab):
-    checks, remark = graded(lab.exercise, loop_back(lab.exercise, lab.exercise.answer))
+    checks, remark = graded(lab.exercise, loop_back(lab.exercise, lab.exercise.solution))
     assert remark == ""
     assert checks
     assert all(one.passed for one in checks)
@@ -114,7 +114,7 @@ def test_a_wrong_shape_explains_a_failure():
 @every_lab
 def test_an_untouched_worksheet(lab):
     def ask(sent, asked):
-        raise ReaderError("NotImplementedError", "", 2, "def f():\n    raise NotImplementedError")
+        raise AnswerError("NotImplementedError", "", 2, "def f():\n    raise NotImplementedError")
 
     checks, remark = graded(lab.exercise, Answer(lab.exercise, ask))
     assert checks == []
@@ -163,7 +163,7 @@ def test_arrays_travel_as_tensors():
     assert torch.equal(decode(encode(np.arange(3.0))), torch.arange(3.0, dtype=torch.float64))
     assert decode(encode(np.float64(2.5))) == 2.5
     assert decode(encode(np.int64(2))) == 2
-    assert decode(encode(torch.empty(1, dtype=torch.bfloat16))) == Foreign(
+    assert decode(encode(torch.empty(1, dtype=torch.bfloat16))) == Unsupported(
         "a tensor of torch.bfloat16"
     )
 
@@ -242,7 +242,7 @@ def test_marks_are_plain_json():
 
 
 def test_terminals_are_left_alone():
-    assert visible("a\x1b[31m\tb\n") == "a\N{REPLACEMENT CHARACTER}[31m\tb\n"
+    assert sanitize("a\x1b[31m\tb\n") == "a\N{REPLACEMENT CHARACTER}[31m\tb\n"
 
 
 # ---- files, each in a process of its own
@@ -331,8 +331,8 @@ ENDINGS = {
 @pytest.mark.parametrize("body", ENDINGS.values(), ids=ENDINGS.keys())
 def test_no_answer_outlives_its_checker(answer, body, monkeypatch):
     started = []
-    entered = Asking.__enter__
-    monkeypatch.setattr(Asking, "__enter__", lambda self: started.append(self) or entered(self))
+    entered = Sandbox.__enter__
+    monkeypatch.setattr(Sandbox, "__enter__", lambda self: started.append(self) or entered(self))
     with pytest.raises(UserError, match=f"(?s){body[1]}"):
         answer(body[0], seconds=1)
     process = started[0]._process
@@ -372,18 +372,18 @@ def test_checks_cannot_be_forged_from_inside(answer):
     assert sum(check.passed for check in marks.checks) == 2  # where j is 0 and beta is 1
 
 
-class Near(Asking):
+class Near(Sandbox):
     """A reader's file that answers in this process: quick, for files that do no harm."""
 
     def _say(self, message, doing):
         file = str(self.path)
         if "source" in message:
-            self.written, told = answering._load(message["source"], file, message["function"])
+            self.written, told = sandbox_worker._load(message["source"], file, message["function"])
             return told
         try:
             return {"answer": encode(self.written(*decode(message["call"])))}
         except Exception as error:
-            return answering._trouble(error, file)
+            return sandbox_worker._trouble(error, file)
 
 
 @pytest.fixture
@@ -438,7 +438,7 @@ def test_words_that_cannot_be_said(near):
     silent = "class E(Exception):\n    def __str__(self): raise E\ndef query(*_): raise E"
     asking = near(silent)
     asking.load("query")
-    with pytest.raises(ReaderError) as raised:
+    with pytest.raises(AnswerError) as raised:
         asking.ask(encode(()), "query()")
     assert (str(raised.value), raised.value.line) == ("E", 3)
 

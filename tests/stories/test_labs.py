@@ -7,7 +7,7 @@ import pytest
 from pydantic import Field
 
 from regard.attention import SCORES
-from regard.labs import LABS, Knobs
+from regard.labs import LABS, Parameters
 
 
 @pytest.fixture
@@ -113,7 +113,7 @@ def test_all_fails_if_one_does(regard, monkeypatch):
     other = type("Other", (type(LABS["copying"]),), {"name": "other", "claim": "It is so"})()
     right = other.run()
     monkeypatch.setattr("regard.labs.LABS", {"copying": LABS["copying"], "other": other})
-    monkeypatch.setattr(other, "run", lambda seed, **knobs: right, raising=False)
+    monkeypatch.setattr(other, "run", lambda seed, **parameters: right, raising=False)
     monkeypatch.setitem(SCORES, "dot", SCORES["scaled-dot"])
     said = regard("lab", "--all")
     assert said.code == 1
@@ -142,45 +142,50 @@ def test_the_short_form_and_knobs_of_one_lab(regard, monkeypatch):
 
 @pytest.mark.parametrize("name", LABS)
 def test_knobs_are_listed(regard, name):
-    said = regard("lab", name, "--knobs")
+    said = regard("lab", name, "--parameters")
     assert said.code == 0
-    for knob in LABS[name].knobs.model_fields:
-        assert f"\n{knob} " in said.out
-    (found,) = json.loads(regard("lab", name, "--knobs", "--json").out)["labs"]
-    assert [knob["name"] for knob in found["knobs"]] == list(LABS[name].knobs.model_fields)
+    for parameter in LABS[name].parameters.model_fields:
+        assert f"\n{parameter} " in said.out
+    (found,) = json.loads(regard("lab", name, "--parameters", "--json").out)["labs"]
+    assert [parameter["name"] for parameter in found["parameters"]] == list(
+        LABS[name].parameters.model_fields
+    )
 
 
 def test_ranges_in_words(regard, monkeypatch):
-    class Turned(Knobs):
+    class Turned(Parameters):
         much: float = Field(2.0, gt=1, le=1e6)
         """How much."""
         which: Literal["this", "that"] = "that"
         """Which one."""
 
-    other = type("Other", (type(LABS["copying"]),), {"name": "other", "knobs": Turned})()
+    other = type("Other", (type(LABS["copying"]),), {"name": "other", "parameters": Turned})()
     monkeypatch.setattr("regard.labs.LABS", {"copying": LABS["copying"], "other": other})
-    said = " ".join(regard("lab", "--knobs").out.split())
+    said = " ".join(regard("lab", "--parameters").out.split())
     assert "beta 12 from 0 to 50 How strongly the query points" in said
     assert "much 2 above 1 to 1000000 How much. which that this, that Which one." in said
 
 
 MISTAKES = {
     "a name": (["copyng"], 'there is no lab "copyng". Did you mean "copying"? Labs: copying'),
-    "a knob": (["copying", "--set", "bta=1"], 'bta: unknown key. Did you mean "beta"?'),
+    "a parameter": (["copying", "--set", "bta=1"], 'bta: unknown key. Did you mean "beta"?'),
     "a range": (
         ["copying", "--set", "beta=99"],
         "beta: got 99; it should be less than or equal to 50",
     ),
     "no value": (["copying", "--set", "beta"], '"beta" sets nothing: write key=value'),
-    "a knob's lab": (["copying", "--set", "rotary.x=1"], "--set rotary.x: no such lab is run"),
+    "a parameter's lab": (["copying", "--set", "rotary.x=1"], "--set rotary.x: no such lab is run"),
     "all and one": (["copying", "--all"], "name labs, or give --all: not both"),
-    "two wishes": (["copying", "--knobs", "--check", "a.py"], "each ask for something else"),
+    "two wishes": (["copying", "--parameters", "--check", "a.py"], "each ask for something else"),
     "a check of nothing": (["--check", "a.py"], "--check grades the answer to one lab"),
     "a worksheet of nothing": (["--worksheet", "a"], "--worksheet needs a lab"),
-    "a knob of nothing": (["--set", "beta=8"], "--set is for a lab that is run: name one or give"),
+    "a parameter of nothing": (
+        ["--set", "beta=8"],
+        "--set is for a lab that is run: name one or give",
+    ),
     "a short form of nothing": (["--quick"], "--quick is for a lab that is run"),
-    "a picture of knobs": (
-        ["copying", "--knobs", "--plots", "a"],
+    "a picture of parameters": (
+        ["copying", "--parameters", "--plots", "a"],
         "--plots is for a lab that is run",
     ),
     "no file": (["copying", "--check", "nosuch.py"], "there is no file nosuch.py"),
@@ -204,7 +209,7 @@ def test_a_knob_is_refused_before_anything_runs(regard, monkeypatch):
     assert said.code == 2
     assert said.out == ""
     assert "lab other: nosuch: unknown key" in said.err
-    assert "For one of several labs write other.knob=value" in said.err
+    assert "For one of several labs write other.parameter=value" in said.err
 
 
 def test_a_worksheet_from_start_to_pass(regard, tmp_path):

@@ -30,8 +30,8 @@ def lab(
         list[str] | None,
         typer.Option(
             "--set",
-            metavar="KNOB=VALUE",
-            help="Turn a knob of every lab named, as in beta=8; copying.beta=8 of one. May be repeated.",
+            metavar="NAME=VALUE",
+            help="Turn a parameter of every lab named, as in beta=8; copying.beta=8 of one. May be repeated.",
         ),
     ] = None,
     seed: Annotated[int, typer.Option(help="Where the random numbers begin.")] = 0,
@@ -46,7 +46,9 @@ def lab(
             show_default=False,
         ),
     ] = None,
-    knobs: Annotated[bool, typer.Option("--knobs", help="Say what can be turned.")] = False,
+    parameters: Annotated[
+        bool, typer.Option("--parameters", help="Say what can be turned.")
+    ] = False,
     worksheet: Annotated[
         Path | None,
         typer.Option(
@@ -63,12 +65,14 @@ def lab(
     as_json: AsJson = False,
 ) -> None:
     """Run claims about attention: what is claimed, why, what was measured, and whether it holds."""
-    if sum((knobs, worksheet is not None, check is not None)) > 1:
-        raise UserError("--knobs, --worksheet and --check each ask for something else: give one")
+    if sum((parameters, worksheet is not None, check is not None)) > 1:
+        raise UserError(
+            "--parameters, --worksheet and --check each ask for something else: give one"
+        )
     chosen = choose(names or [], everything)
     given = {"--set": settings, "--quick": quick, "--plots": plots}
     unread = [name for name, value in given.items() if value]
-    if unread and (knobs or worksheet or check or not chosen):
+    if unread and (parameters or worksheet or check or not chosen):
         raise UserError(
             f"{unread[0]} is for a lab that is run: name one or give --all, and ask for nothing else"
         )
@@ -76,8 +80,8 @@ def lab(
         marks(chosen, check, limit, as_json)
     elif worksheet:
         worksheets(chosen, worksheet, as_json)
-    elif knobs:
-        show_knobs(chosen or choose([], True), as_json)
+    elif parameters:
+        print_parameters(chosen or choose([], True), as_json)
     elif chosen:
         turned = turn(chosen, settings or [], quick)
         run(chosen, turned, seed, plots, as_json)
@@ -107,25 +111,27 @@ def catalogue(as_json: bool) -> None:
 
 
 def turn(labs: "Sequence[Lab]", settings: Iterable[str], quick: bool) -> list[dict[str, Any]]:
-    """The knobs of each lab, all checked before the first one runs."""
+    """The parameters of each lab, all checked before the first one runs."""
     turned: dict[str, dict[str, Any]] = {lab.name: dict(lab.quick) if quick else {} for lab in labs}
     for setting in settings:
         match presets.split(setting):
-            case [knob], value:
+            case [parameter], value:
                 for each in turned.values():
-                    each[knob] = value
-            case [name, knob], value if name in turned:
-                turned[name][knob] = value
+                    each[parameter] = value
+            case [name, parameter], value if name in turned:
+                turned[name][parameter] = value
             case path, _:
                 raise UserError(
-                    f"--set {'.'.join(path)}: no such lab is run; write knob=value or "
-                    f"lab.knob=value. Labs here: {listing(turned)}"
+                    f"--set {'.'.join(path)}: no such lab is run; write parameter=value or "
+                    f"lab.parameter=value. Labs here: {listing(turned)}"
                 )
     for lab in labs:
         try:
             lab.checked(turned[lab.name])
         except UserError as error:
-            several = f". For one of several labs write {lab.name}.knob=value" * (len(labs) > 1)
+            several = f". For one of several labs write {lab.name}.parameter=value" * (
+                len(labs) > 1
+            )
             raise UserError(f"{error}{several}") from None
     return list(turned.values())
 
@@ -140,9 +146,9 @@ def run(
     """Run labs one after the other; exit code 1 if a claim does not hold."""
     results: list[Result] = []
     documents = []
-    for number, (lab, knobs) in enumerate(zip(labs, turned, strict=True), start=1):
+    for number, (lab, params) in enumerate(zip(labs, turned, strict=True), start=1):
         with waiting(f"[{number}/{len(labs)}] {lab.name}", shown=len(labs) > 1 or bool(lab.quick)):
-            result = lab.run(seed, **knobs)
+            result = lab.run(seed, **params)
             written = draw(lab, result, plots) if plots else []
         results.append(result)
         documents.append(result.document | ({"plots": written} if plots else {}))
@@ -150,7 +156,7 @@ def run(
             show(lab, result)
             typer.echo("".join(f"written: {path}\n" for path in written))
     if plots:
-        from regard.labs.page import NAME, page
+        from regard.labs.report import NAME, page
 
         files.write(plots / NAME, page(list(zip(labs, results, strict=True))))
     passed = all(result.passed for result in results)
@@ -187,12 +193,12 @@ def draw(lab: "Lab", result: "Result", folder: Path) -> list[str]:
 def show(lab: "Lab", result: "Result") -> None:
     say(f"{lab.name}: {lab.claim}", "bold")
     say(f"\n{lab.derivation.strip()}\n")
-    show_rows(result.table.heads, result.table.rows)
-    knobs = "".join(f"{name} = {value}, " for name, value in result.parameters.items())
+    show_rows(result.table.columns, result.table.rows)
+    params = "".join(f"{name} = {value}, " for name, value in result.parameters.items())
     notes = "".join(f"\n{note}" for note in result.notes)
-    say(f"{notes}\n{knobs}seed = {result.seed}", "dim")
+    say(f"{notes}\n{params}seed = {result.seed}", "dim")
     for one in result.checks:
-        say(one.told, mark=one.passed)
+        say(one.message, mark=one.passed)
     verdict = "the claim holds" if result.passed else "THE CLAIM DOES NOT HOLD"
     say(f"{lab.name}: {verdict} ({took(result.seconds)})", "green" if result.passed else "red")
 
@@ -215,24 +221,31 @@ def held(result: "Result") -> str:
     return f"{sum(one.passed for one in result.checks)} of {len(result.checks)}"
 
 
-def show_knobs(labs: "Sequence[Lab]", as_json: bool) -> None:
-    told = {lab.name: list(knobs_of(lab)) for lab in labs}
+def print_parameters(labs: "Sequence[Lab]", as_json: bool) -> None:
+    told = {lab.name: list(describe_parameters(lab)) for lab in labs}
     if as_json:
-        say_json({"labs": [{"name": name, "knobs": knobs} for name, knobs in told.items()]})
+        say_json(
+            {
+                "labs": [
+                    {"name": name, "parameters": parameters} for name, parameters in told.items()
+                ]
+            }
+        )
         return
-    for name, knobs in told.items():
-        if knobs:
+    for name, parameters in told.items():
+        if parameters:
             say(name, "bold")
             show_rows(
-                ["knob", "default", "range", "what it is"], [list(one.values()) for one in knobs]
+                ["parameter", "default", "range", "what it is"],
+                [list(one.values()) for one in parameters],
             )
         else:
             say(f"{name}: nothing to turn")
 
 
-def knobs_of(lab: "Lab") -> Iterator[dict[str, Any]]:
-    """Each knob with its default, its range in words, and its line."""
-    for name, field in lab.knobs.model_json_schema().get("properties", {}).items():
+def describe_parameters(lab: "Lab") -> Iterator[dict[str, Any]]:
+    """Each parameter with its default, its range in words, and its line."""
+    for name, field in lab.parameters.model_json_schema().get("properties", {}).items():
         bounds = {
             "from": field.get("minimum"),
             "above": field.get("exclusiveMinimum"),
@@ -279,7 +292,7 @@ def marks(labs: "Sequence[Lab]", file: Path, limit: float, as_json: bool) -> Non
 
 
 def show_marks(found: "Marks") -> None:
-    """What held; what did not, with what came out, what the law says, and what that teaches."""
+    """What held; what did not, with what came out, what the law says, and what that hint."""
     if found.printed:
         say(f"your file printed:\n{found.printed.rstrip()}\n", "dim")
     from regard.labs.lab import shown
@@ -288,9 +301,12 @@ def show_marks(found: "Marks") -> None:
     for one in found.checks:
         say(one.name, mark=one.passed)
         if not one.passed:
-            lesson = f"\n{one.teaches}" if one.teaches not in taught else ""
-            say(f"came out: {shown(one.measured)}; the law says: {one.law}{lesson}", indent=6)
-            taught.add(one.teaches)
+            lesson = f"\n{one.hint}" if one.hint not in taught else ""
+            say(
+                f"came out: {shown(one.measured)}; the law says: {one.requirement}{lesson}",
+                indent=6,
+            )
+            taught.add(one.hint)
     if found.remark:
         say(found.remark, mark=False)
     share = f"{sum(one.passed for one in found.checks)} of {len(found.checks)} checks pass"

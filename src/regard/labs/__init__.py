@@ -1,4 +1,4 @@
-"""Claims about attention that a reader can run, turn the knobs of, look at and trust: one a file.
+"""Claims about attention that a reader can run, turn the parameters of, look at and trust: one a file.
 
 `lab` says what a lab is, `frame` how its picture looks; a lab measures the library's own attention,
 positions and models.
@@ -11,7 +11,7 @@ from regard.labs.copying import Copying
 from regard.labs.costs import Costs
 from regard.labs.equivariance import Equivariance
 from regard.labs.extrapolation import Extrapolation
-from regard.labs.lab import Check, Exercise, Findings, Knobs, Lab, Result, Rows
+from regard.labs.lab import Check, Exercise, Findings, Lab, Parameters, Result, ResultTable
 from regard.labs.multi_head import TwoHeads
 from regard.labs.noisy_keys import NoisyKeys
 from regard.labs.nope import Nope
@@ -42,4 +42,4 @@ LABS: dict[str, Lab] = {
     )
 }
 
-__all__ = ["LABS", "Check", "Exercise", "Findings", "Knobs", "Lab", "Result", "Rows"]
+__all__ = ["LABS", "Check", "Exercise", "Findings", "Lab", "Parameters", "Result", "ResultTable"]

@@ -9,9 +9,15 @@ from matplotlib.figure import Figure
 from torch import Generator, Tensor
 
 from regard.diagrams.themes import Theme
-from regard.labs.frame import axes, legend
-from regard.labs.lab import Check, Exercise, Findings, Lab, Result, Rows
-from regard.labs.lookup import ROUNDING, KeyKnobs, look_up, orthonormal, two_of
+from regard.labs.lab import Check, Exercise, Findings, Lab, Result, ResultTable
+from regard.labs.plotting import add_legend, add_subplots
+from regard.labs.single_query import (
+    ROUNDING,
+    KeyParameters,
+    dot_product_attention,
+    orthonormal_keys,
+    sample_two,
+)
 
 UNIT = 1 / math.sqrt(2)  # the beta at which beta (k_a + k_b) has length one
 COUNTS = (2, 4, 8, 16, 32, 64, 128, 256, 512)
@@ -37,16 +43,16 @@ def grade(answer: Callable[..., Tensor]) -> Iterator[Check]:
     """Any query will do that gives both weights their closed form."""
     generator = torch.Generator().manual_seed(0)
     for count, width, a, b, beta in ((3, 5, 0, 2, 2.0), (7, 11, 5, 1, 5.0), (13, 17, 12, 3, 9.0)):
-        keys = orthonormal(count, width, generator)
+        keys = orthonormal_keys(count, width, generator)
         given = f"{count} orthonormal keys of width {width}, a = {a}, b = {b}, beta = {beta:g}"
-        weights = look_up(answer(keys.clone(), a, b, beta), keys, keys)[1]
+        weights = dot_product_attention(answer(keys.clone(), a, b, beta), keys, keys)[1]
         yield Check(
             f"alpha_a - alpha_b ({given})",
             float(weights[a] - weights[b]),
             "=",
             0,
             1e-6,
-            teaches="An average wants equal weights: the query's dot product with k_a must be that with k_b.",
+            hint="An average wants equal weights: the query's dot product with k_a must be that with k_b.",
         )
         yield Check(
             f"alpha_a ({given})",
@@ -54,7 +60,7 @@ def grade(answer: Callable[..., Tensor]) -> Iterator[Check]:
             "=",
             share(beta, count),
             1e-6,
-            teaches="It should be e^beta / (2 e^beta + m - 2): q . k_a = q . k_b = beta, and q . k_i = 0 "
+            hint="It should be e^beta / (2 e^beta + m - 2): q . k_a = q . k_b = beta, and q . k_i = 0 "
             "for every other key. A query of length one gives only q . k_a = 1 / sqrt(2).",
         )
 
@@ -77,7 +83,7 @@ which goes to 1/2 as beta grows, and a goes to (v_a + v_b) / 2. It is tempting t
 one, q = (k_a + k_b) / |k_a + k_b|. But |k_a + k_b| = sqrt(2), so this is beta = 1 / sqrt(2) = 0.707, and
 the m - 2 other keys keep most of the weight: with m = 10, alpha_a = 0.168. The scale is not optional.
 """
-    knobs = KeyKnobs
+    parameters = KeyParameters
     exercise = Exercise(
         starter='''
 def query(keys, a, b, beta):
@@ -89,22 +95,23 @@ def query(keys, a, b, beta):
     """
     raise NotImplementedError
 ''',
-        answer=query,
+        solution=query,
         grade=grade,
     )
 
-    def measure(self, knobs: KeyKnobs, generator: Generator) -> Findings:
-        count = knobs.keys
-        keys = orthonormal(count, knobs.width, generator)
+    def measure(self, params: KeyParameters, generator: Generator) -> Findings:
+        count = params.keys
+        keys = orthonormal_keys(count, params.width, generator)
         values = torch.randn(count, 7, dtype=torch.float64, generator=generator)
-        a, b = two_of(count, generator)
+        a, b = sample_two(count, generator)
         middle = (values[a] + values[b]) / 2
         widest = float((values - middle).norm(dim=1).max())
 
-        betas = [knobs.beta * step / 24 for step in range(25)]
+        betas = [params.beta * step / 24 for step in range(25)]
         queries = [*(query(keys, a, b, beta) for beta in betas), unit_query(keys, a, b)]
         outputs, alphas = map(
-            torch.stack, zip(*(look_up(q, keys, values) for q in queries), strict=True)
+            torch.stack,
+            zip(*(dot_product_attention(q, keys, values) for q in queries), strict=True),
         )
         alphas = alphas[:, [a, b]]
         closed = torch.tensor([share(x, count) for x in (*betas, UNIT)], dtype=torch.float64)
@@ -116,7 +123,7 @@ def query(keys, a, b, beta):
         return Findings(
             figures={
                 "alpha": float(alphas[-2, 0]),
-                "closed_form": share(knobs.beta, count),
+                "closed_form": share(params.beta, count),
                 "miss": misses[-2],
                 "unit_length": float(alphas[-1, 0]),
                 "unit_length_closed_form": share(UNIT, count),
@@ -125,7 +132,7 @@ def query(keys, a, b, beta):
                 "alphas_a": alphas[:-1, 0].tolist(),
                 "alphas_b": alphas[:-1, 1].tolist(),
                 "closed_forms": closed[:-1].tolist(),
-                **self._by_count(knobs, generator),
+                **self._by_count(params, generator),
             },
             checks=[
                 Check(
@@ -139,7 +146,7 @@ def query(keys, a, b, beta):
                     "how far a is from (v_a + v_b) / 2, against (1 - 2 alpha_a) max |v_i - (v_a + v_b) / 2|",
                     misses[-2],
                     "<=",
-                    (1 - 2 * share(knobs.beta, count)) * widest,
+                    (1 - 2 * share(params.beta, count)) * widest,
                     ROUNDING,
                 ),
                 Check(
@@ -150,20 +157,23 @@ def query(keys, a, b, beta):
                     ROUNDING,
                 ),
             ],
-            table=Rows(
+            table=ResultTable(
                 ["query", "alpha_a", "alpha_b", "closed form", "|a - (v_a + v_b) / 2|"],
                 [list(row) for row in (*rows[:-1:6], rows[-1])],
             ),
         )
 
     def _by_count(
-        self, knobs: KeyKnobs, generator: Generator
+        self, params: KeyParameters, generator: Generator
     ) -> dict[str, list[int] | list[float]]:
         """alpha_a among few and many keys, of the long query and of the one of length one."""
-        counts = [count for count in COUNTS if count <= knobs.width]
-        crowds = [orthonormal(count, knobs.width, generator) for count in counts]
-        long = [look_up(query(keys, 0, 1, knobs.beta), keys, keys)[1][0] for keys in crowds]
-        unit = [look_up(unit_query(keys, 0, 1), keys, keys)[1][0] for keys in crowds]
+        counts = [count for count in COUNTS if count <= params.width]
+        crowds = [orthonormal_keys(count, params.width, generator) for count in counts]
+        long = [
+            dot_product_attention(query(keys, 0, 1, params.beta), keys, keys)[1][0]
+            for keys in crowds
+        ]
+        unit = [dot_product_attention(unit_query(keys, 0, 1), keys, keys)[1][0] for keys in crowds]
         return {
             "counts": counts,
             "alphas_by_count": torch.stack(long).tolist(),
@@ -172,7 +182,7 @@ def query(keys, a, b, beta):
 
     def draw(self, result: Result, figure: Figure, colours: Theme) -> None:
         found, beta = result.figures, float(result.parameters["beta"])
-        left, right = axes(figure, colours, columns=2)
+        left, right = add_subplots(figure, colours, columns=2)
         left.plot(found["betas"], found["closed_forms"], label=r"$e^\beta / (2 e^\beta + m - 2)$")
         left.plot(found["betas"], found["alphas_a"], "o", ms=5, label=r"$\alpha_a$, measured")
         left.plot(found["betas"], found["alphas_b"], "+", ms=9, label=r"$\alpha_b$, measured")
@@ -190,7 +200,7 @@ def query(keys, a, b, beta):
             ylabel="weight on either key",
             ylim=(0, 0.53),
         )
-        legend(left, colours, loc="lower right")
+        add_legend(left, colours, loc="lower right")
         counts, series = found["counts"], colours.series
         line = [counts[0] * (counts[-1] / counts[0]) ** (step / 99) for step in range(100)]
         for strength, name, style, colour, label in (
@@ -202,4 +212,4 @@ def query(keys, a, b, beta):
         right.set_xscale("log", base=2)
         right.xaxis.set_major_formatter("{x:g}")
         right.set(xlabel=r"$m$, number of keys", ylabel=r"$\alpha_a$", ylim=(0, 0.53))
-        legend(right, colours, loc="upper right", bbox_to_anchor=(1, 0.9))
+        add_legend(right, colours, loc="upper right", bbox_to_anchor=(1, 0.9))

@@ -16,10 +16,16 @@ from torch import Generator, Tensor
 from regard.attention import SCORES, attend
 from regard.config import Config
 from regard.diagrams.themes import Theme
-from regard.labs.forgetting import by_length, expected, fitted, letter_pairs, reach
-from regard.labs.frame import axes, legend
-from regard.labs.lab import Check, Exercise, Findings, Knobs, Lab, Result, Rows, Value
-from regard.labs.training import train, untrained
+from regard.labs.bottleneck_metrics import (
+    accuracy_by_length,
+    expected_accuracy,
+    fit_capacity,
+    gradient_norms,
+    sample_pairs,
+)
+from regard.labs.lab import Check, Exercise, Findings, Lab, Parameters, Result, ResultTable, Value
+from regard.labs.plotting import add_legend, add_subplots
+from regard.labs.training import init_model, train
 from regard.text.batch import Encoded
 from regard.text.corpus import Corpus
 from regard.text.tasks import TASKS
@@ -28,7 +34,7 @@ SHORTEST, BINS = 4, 5
 TESTED, PROBED = 1000, 64  # texts that are tested, and that gradients are measured on
 
 
-class BottleneckKnobs(Knobs):
+class BottleneckParameters(Parameters):
     cell: Literal["gru", "lstm", "rnn"] = "gru"
     """What encoder and decoder are made of; rnn is the discussion sheet's, and erratic."""
     letters: int = Field(6, ge=2, le=26)
@@ -53,12 +59,12 @@ KINDS: dict[str, dict[str, Any]] = {
 }
 
 
-def experiment(kind: str, knobs: BottleneckKnobs, seed: int) -> Config:
+def experiment(kind: str, params: BottleneckParameters, seed: int) -> Config:
     """One model. The encoder reads one way: its last state is all that there is without attention."""
-    table = {"kind": "recurrent", "cell": knobs.cell, "hidden": knobs.width, "embedding": 16}
+    table = {"kind": "recurrent", "cell": params.cell, "hidden": params.width, "embedding": 16}
     own = KINDS[kind]
     encoder = {"bidirectional": False, **own.get("encoder", {})}
-    budget = {"epochs": knobs.epochs, "batch_sentences": 32, "rate": 0.01, "warmup": 50}
+    budget = {"epochs": params.epochs, "batch_sentences": 32, "rate": 0.01, "warmup": 50}
     return Config.model_validate(
         {
             "seed": seed,
@@ -99,7 +105,7 @@ def grade(answer: Callable[..., Tensor]) -> Iterator[Check]:
             "<=",
             0,
             1e-9,
-            teaches="The weights are e^(d . h_j), divided by their sum over the real places; the context is "
+            hint="The weights are e^(d . h_j), divided by their sum over the real places; the context is "
             "the sum of the states with these weights. Large scores overflow e^x: softmax subtracts the "
             "largest first.",
         )
@@ -111,7 +117,7 @@ def grade(answer: Callable[..., Tensor]) -> Iterator[Check]:
             "<=",
             0,
             1e-9,
-            teaches="A masked place has weight 0: its score must be minus infinity before the softmax, not "
+            hint="A masked place has weight 0: its score must be minus infinity before the softmax, not "
             "0, and not a weight that is cut off after the others were divided by the sum.",
         )
 
@@ -146,7 +152,7 @@ falls or rises with the luck of guessing where a text ends, so of an rnn we ask 
 
 At inference only activations and output change from text to text, never the weights.
 """
-    knobs = BottleneckKnobs
+    parameters = BottleneckParameters
     quick: ClassVar[dict[str, Value]] = {
         "letters": 5,
         "longest": 16,
@@ -165,7 +171,7 @@ def context(state, states, mask):
     """
     raise NotImplementedError
 ''',
-        answer=context,
+        solution=context,
         grade=grade,
         background="""
 Attention turns scores into weights that are positive and sum to one, alpha_j = e^(s_j) / sum_k e^(s_k), and
@@ -174,38 +180,38 @@ shorter ones must not count: a place that may not be looked at has a score of mi
 """,
     )
 
-    def measure(self, knobs: BottleneckKnobs, generator: Generator) -> Findings:
+    def measure(self, params: BottleneckParameters, generator: Generator) -> Findings:
         first = int(torch.randint(2**31, (), generator=generator))
         chance = random.Random(first)
-        sizes = {"train": knobs.texts, "val": 64, "test": TESTED}
-        every, last = range(SHORTEST, knobs.longest + 1), range(knobs.longest, knobs.longest + 1)
+        sizes = {"train": params.texts, "val": 64, "test": TESTED}
+        every, last = range(SHORTEST, params.longest + 1), range(params.longest, params.longest + 1)
         splits = {
-            name: letter_pairs(size, every, knobs.letters, chance) for name, size in sizes.items()
+            name: sample_pairs(size, every, params.letters, chance) for name, size in sizes.items()
         }
         data = Corpus(splits, TASKS["case"].symbols, made=True)
-        probes = letter_pairs(PROBED, last, knobs.letters, chance)
-        edges = np.linspace(SHORTEST, knobs.longest + 1, BINS + 1).round().astype(int).tolist()
+        probes = sample_pairs(PROBED, last, params.letters, chance)
+        edges = np.linspace(SHORTEST, params.longest + 1, BINS + 1).round().astype(int).tolist()
         lengths = [(low + high - 1) / 2 for low, high in pairwise(edges)]
 
         accuracies: dict[str, list[list[float]]] = {kind: [] for kind in KINDS}
         reached: dict[str, list[float]] = {}
-        parameters = {}
-        for seed in range(first, first + knobs.seeds):
+        parameter_counts = {}
+        for seed in range(first, first + params.seeds):
             for kind in KINDS:
-                config = experiment(kind, knobs, seed)
+                config = experiment(kind, params, seed)
                 model, tokenizers = train(config, data)
-                accuracies[kind].append(by_length(model, tokenizers, data["test"], edges))
-                parameters[kind] = model.parameter_count
+                accuracies[kind].append(accuracy_by_length(model, tokenizers, data["test"], edges))
+                parameter_counts[kind] = model.parameter_count
                 if seed == first:
                     batch = Encoded.of(probes, tokenizers).batch(range(len(probes)))
-                    stages = {"before": untrained(config, tokenizers), "after": model}
+                    stages = {"before": init_model(config, tokenizers), "after": model}
                     for stage, one in stages.items():
-                        reached[f"{kind}, {stage}"] = reach(one, batch, knobs.longest - 1)
-        return findings(knobs, lengths, accuracies, reached, parameters)
+                        reached[f"{kind}, {stage}"] = gradient_norms(one, batch, params.longest - 1)
+        return findings(params, lengths, accuracies, reached, parameter_counts)
 
     def draw(self, result: Result, figure: Figure, colours: Theme) -> None:
-        found, knobs = result.figures, BottleneckKnobs.model_validate(result.parameters)
-        left, right = axes(figure, colours, columns=2)
+        found, params = result.figures, BottleneckParameters.model_validate(result.parameters)
+        left, right = add_subplots(figure, colours, columns=2)
         tints = dict(zip(found["kinds"], colours.series, strict=False))
         for kind, runs in zip(found["kinds"], found["accuracies"], strict=True):
             left.plot(found["lengths"], np.mean(runs, axis=0), color=tints[kind], label=kind)
@@ -213,11 +219,11 @@ shorter ones must not count: a place that may not be looked at has a score of mi
                 left.plot(found["lengths"], run, "o", ms=4, color=tints[kind])
         held, error = found["letters_held"], found["letters_held_error"]
         finer = np.linspace(found["lengths"][0], found["lengths"][-1], 100)
-        curve = [expected(held, n, knobs.letters) for n in finer]
+        curve = [expected_accuracy(held, n, params.letters) for n in finer]
         name = f"{held:.1f} ± {error:.1f} letters held, the rest guessed"
         left.plot(finer, curve, ":", color=colours.text, label=name)
         left.set(xlabel="length of the text (letters)", ylabel="share right", ylim=(0, 1.03))
-        legend(left, colours, loc="lower left")
+        add_legend(left, colours, loc="lower left")
         for name, norms in zip(found["gradients"], found["gradient_norms"], strict=True):
             kind, stage = name.rsplit(", ", 1)
             if kind == "attention + positions":
@@ -230,15 +236,15 @@ shorter ones must not count: a place that may not be looked at has a score of mi
             yscale="log",
         )
         right.xaxis.set_major_locator(MaxNLocator(integer=True))
-        legend(right, colours, loc="center left")
+        add_legend(right, colours, loc="center left")
 
 
 def findings(
-    knobs: BottleneckKnobs,
+    params: BottleneckParameters,
     lengths: list[float],
     accuracies: dict[str, list[list[float]]],
     reached: dict[str, list[float]],
-    parameters: dict[str, int],
+    parameter_counts: dict[str, int],
 ) -> Findings:
     """The gap and the gradients, which are judged; what is held, and what positions did, which is not."""
     from regard.compare.statistics import Summary
@@ -246,21 +252,21 @@ def findings(
     none, looking, placed = (np.array(accuracies[kind]) for kind in KINDS)
     gaps = (looking - none)[:, -1].tolist()
     flat = none.flatten().tolist()
-    held, error = fitted(lengths * knobs.seeds, flat, knobs.letters)
+    held, error = fit_capacity(lengths * params.seeds, flat, params.letters)
     first_letter = 1  # behind the symbol
     before = {kind: reached[f"{kind}, before"][first_letter] for kind in KINDS}
     means = [np.mean(accuracies[kind], axis=0).tolist() for kind in KINDS]
     return Findings(
         figures={
             "gap": float(np.mean(gaps)),
-            "gap_interval": [Summary.of(gaps).interval] if knobs.seeds > 1 else [],
+            "gap_interval": [Summary.of(gaps).interval] if params.seeds > 1 else [],
             "positions_gain": float((placed - looking)[:, -1].mean()),
             "letters_held": held,
             "letters_held_error": error,
             "lengths": lengths,
             "kinds": list(KINDS),
             "accuracies": [accuracies[kind] for kind in KINDS],
-            "parameters": [parameters[kind] for kind in KINDS],
+            "parameters": [parameter_counts[kind] for kind in KINDS],
             "gradients": list(reached),
             "gradient_norms": list(reached.values()),
         },
@@ -271,7 +277,7 @@ def findings(
                 ">=",
                 0.25,
             ),
-            without_attention(knobs, lengths, none),
+            without_attention(params, lengths, none),
             Check(
                 "how many times more gradient the first letter gets from the last, before training",
                 before["attention"] / max(before["no attention"], 1e-45),
@@ -279,20 +285,22 @@ def findings(
                 100,
             ),
         ],
-        table=Rows(
+        table=ResultTable(
             ["letters", *KINDS, "fit, no attention"],
             [
-                [n, *row, expected(held, n, knobs.letters)]
+                [n, *row, expected_accuracy(held, n, params.letters)]
                 for n, *row in zip(lengths, *means, strict=True)
             ],
         ),
     )
 
 
-def without_attention(knobs: BottleneckKnobs, lengths: list[float], runs: np.ndarray) -> Check:
+def without_attention(
+    params: BottleneckParameters, lengths: list[float], runs: np.ndarray
+) -> Check:
     """A gated cell holds some letters and forgets the others; a plain one never learns to hold any."""
-    if knobs.cell == "rnn":
-        held = [fitted(lengths, run, knobs.letters)[0] for run in runs.tolist()]
+    if params.cell == "rnn":
+        held = [fit_capacity(lengths, run, params.letters)[0] for run in runs.tolist()]
         return Check(
             "letters that an rnn holds without attention, most of all seeds", max(held), "<=", 1
         )

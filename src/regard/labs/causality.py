@@ -17,9 +17,9 @@ from regard.attention import SCORES, MultiHead
 from regard.config import Config
 from regard.diagrams.themes import Theme
 from regard.errors import UserError
-from regard.labs.choices import Choice, kinds_together, tables
-from regard.labs.frame import axes, legend
-from regard.labs.lab import Check, Exercise, Findings, Knobs, Lab, Result, Rows
+from regard.labs.config_variants import Variant, kind_pairs, table_variants
+from regard.labs.lab import Check, Exercise, Findings, Lab, Parameters, Result, ResultTable
+from regard.labs.plotting import add_legend, add_subplots
 from regard.models import Model, build
 
 ROUNDING = 1e-9  # of float64, through a few layers
@@ -28,19 +28,19 @@ VOCAB, SOURCE = 13, 5
 Changes = Float[Tensor, "changed output"]
 
 
-class CausalityKnobs(Knobs):
+class CausalityParameters(Parameters):
     length: int = Field(7, ge=2, le=48)
     """T, how many target tokens there are; each is changed in turn."""
 
 
-def every() -> Iterator[Choice]:
+def every() -> Iterator[Variant]:
     """Every choice that a config leaves, one at a time, and any two kinds together."""
     for member in get_args(Config.model_fields["model"].annotation):
         family = get_args(member)[0]
-        yield from (*tables(family), *kinds_together(family))
+        yield from (*table_variants(family), *kind_pairs(family))
 
 
-def made(choice: Choice) -> Model:
+def made(choice: Variant) -> Model:
     """A small model; choices that do not go together are refused, as they are everywhere."""
     table = Config(model=choice.value).model
     return build(table, VOCAB, VOCAB, joint=False).double().eval()
@@ -117,7 +117,7 @@ def grade(answer: Callable[..., Tensor]) -> Iterator[Check]:
                 len(pairs),
                 "=",
                 0,
-                teaches="New token i stands at read + i and may look at 0 .. read + i, itself "
+                hint="New token i stands at read + i and may look at 0 .. read + i, itself "
                 f"included.{first}",
             )
 
@@ -139,7 +139,7 @@ change each token t of a target in turn and look at every output s, in a small m
 that a config leaves: 0 for s < t, and something at s = t, because a model that reads nothing would
 keep the law as well.
 """
-    knobs = CausalityKnobs
+    parameters = CausalityParameters
     exercise = Exercise(
         starter='''
 def mask(new, read):
@@ -151,7 +151,7 @@ def mask(new, read):
     """
     raise NotImplementedError
 ''',
-        answer=mask,
+        solution=mask,
         grade=grade,
         background="""
 A decoder's output at position s may depend on the tokens 0 .. s alone, because those after it are not known
@@ -160,16 +160,16 @@ keys than there are queries: the mask is not square.
 """,
     )
 
-    def measure(self, knobs: CausalityKnobs, generator: Generator) -> Findings:
-        found: list[tuple[Choice, Changes]] = []
-        refused: list[tuple[Choice, str]] = []
+    def measure(self, params: CausalityParameters, generator: Generator) -> Findings:
+        found: list[tuple[Variant, Changes]] = []
+        refused: list[tuple[Variant, str]] = []
         for choice in every():
             try:
                 model = made(choice)
             except (ValidationError, UserError) as error:
                 refused.append((choice, reason(error)))
             else:
-                found.append((choice, changes(model, knobs.length, generator)))
+                found.append((choice, changes(model, params.length, generator)))
         families = list(dict.fromkeys(choice.value["kind"] for choice, _ in found))
         checks = [c for kind in families for c in self._checks(kind, found)]
         shown = [
@@ -195,7 +195,7 @@ keys than there are queries: the mask is not square.
         )
 
     @staticmethod
-    def _checks(kind: str, found: list[tuple[Choice, Changes]]) -> list[Check]:
+    def _checks(kind: str, found: list[tuple[Variant, Changes]]) -> list[Check]:
         """Of one family: the worst leak, and the model that notices least."""
         own = [(choice.name, change) for choice, change in found if choice.value["kind"] == kind]
         leak = max(own, key=lambda pair: before(pair[1]))
@@ -207,19 +207,19 @@ keys than there are queries: the mask is not square.
                 "<=",
                 0,
                 ROUNDING,
-                teaches=f"The future leaks in: {leak[0]}",
+                hint=f"The future leaks in: {leak[0]}",
             ),
             Check(
                 f"smallest change at t, {len(own)} models of kind {kind}",
                 at(dull[1]),
                 ">=",
                 NOTICED,
-                teaches=f"A token is read and nothing comes of it: {dull[0]}",
+                hint=f"A token is read and nothing comes of it: {dull[0]}",
             ),
         ]
 
     @staticmethod
-    def _table(found: list[tuple[Choice, Changes]]) -> Rows:
+    def _table(found: list[tuple[Variant, Changes]]) -> ResultTable:
         """A row for each field that was varied."""
         groups: dict[tuple[str, str], list[Changes]] = {}
         for choice, change in found:
@@ -231,17 +231,17 @@ keys than there are queries: the mask is not square.
             [*names, len(group), max(map(before, group)), min(map(at, group))]
             for names, group in groups.items()
         ]
-        return Rows(heads, rows)
+        return ResultTable(heads, rows)
 
     @staticmethod
-    def _notes(refused: list[tuple[Choice, str]]) -> list[str]:
+    def _notes(refused: list[tuple[Variant, str]]) -> list[str]:
         """What was not tried: a line for each reason that a family has."""
         counts = Counter((choice.value["kind"], why) for choice, why in refused)
         return [f"left out: {many} of kind {kind}: {why}" for (kind, why), many in counts.items()]
 
     def draw(self, result: Result, figure: Figure, colours: Theme) -> None:
         found = result.figures
-        *panels, last = axes(figure, colours, columns=3, rows=2)
+        *panels, last = add_subplots(figure, colours, columns=3, rows=2)
         # Blank is for nothing at all: the smallest change must not look like dark paper.
         ramp = LinearSegmentedColormap.from_list("change", colours.sequential[4:])
         for panel, name, change in zip(panels, found["shown"], found["changes"], strict=False):
@@ -268,4 +268,4 @@ keys than there are queries: the mask is not square.
             numbers, [max(x, floor) for x in found["before"]], ".", ms=4, label="largest, before t"
         )
         last.set(yscale="log", xlabel="every model", ylabel="change", ylim=(floor / 10, 10))
-        legend(last, colours, loc="center", bbox_to_anchor=(0.5, 0.66))
+        add_legend(last, colours, loc="center", bbox_to_anchor=(0.5, 0.66))

@@ -9,9 +9,14 @@ from matplotlib.figure import Figure
 from torch import Generator, Tensor
 
 from regard.diagrams.themes import Theme
-from regard.labs.frame import axes, legend
-from regard.labs.lab import Check, Exercise, Findings, Lab, Result, Rows
-from regard.labs.lookup import ROUNDING, KeyKnobs, look_up, orthonormal
+from regard.labs.lab import Check, Exercise, Findings, Lab, Result, ResultTable
+from regard.labs.plotting import add_legend, add_subplots
+from regard.labs.single_query import (
+    ROUNDING,
+    KeyParameters,
+    dot_product_attention,
+    orthonormal_keys,
+)
 
 
 def share(beta: float, keys: int) -> float:
@@ -28,15 +33,15 @@ def grade(answer: Callable[..., Tensor]) -> Iterator[Check]:
     """Any query will do that gives alpha_j its closed form, and a the value."""
     generator = torch.Generator().manual_seed(0)
     for count, width, j, beta in ((2, 3, 0, 1.0), (5, 7, 3, 4.0), (11, 13, 10, 9.0)):
-        keys = orthonormal(count, width, generator)
+        keys = orthonormal_keys(count, width, generator)
         given = f"{count} orthonormal keys of width {width}, j = {j}, beta = {beta:g}"
-        weights = look_up(answer(keys.clone(), j, beta), keys, keys)[1]
+        weights = dot_product_attention(answer(keys.clone(), j, beta), keys, keys)[1]
         yield Check(
             f"the key with the most weight ({given})",
             int(weights.argmax()),
             "=",
             j,
-            teaches="The score is the dot product: which vector has the largest one with k_j?",
+            hint="The score is the dot product: which vector has the largest one with k_j?",
         )
         yield Check(
             f"alpha_j ({given})",
@@ -44,7 +49,7 @@ def grade(answer: Callable[..., Tensor]) -> Iterator[Check]:
             "=",
             share(beta, count),
             1e-6,
-            teaches="It should be e^beta / (e^beta + m - 1): q . k_j must be beta, and q . k_i = 0 for "
+            hint="It should be e^beta / (e^beta + m - 1): q . k_j must be beta, and q . k_i = 0 for "
             "every other key.",
         )
 
@@ -62,7 +67,7 @@ With orthonormal keys and q = beta k_j, the score of k_j is beta and every other
 which goes to 1 as beta grows, and a = sum_i alpha_i v_i goes to v_j. What is missing is
 |a - v_j| <= (1 - alpha_j) max_i |v_i - v_j|.
 """
-    knobs = KeyKnobs
+    parameters = KeyParameters
     exercise = Exercise(
         starter='''
 def query(keys, j, beta):
@@ -73,7 +78,7 @@ def query(keys, j, beta):
     """
     raise NotImplementedError
 ''',
-        answer=query,
+        solution=query,
         grade=grade,
         background="""
 The weight of key i is alpha_i = e^(q . k_i) / sum_n e^(q . k_n), and a = sum_i alpha_i v_i comes back.
@@ -82,16 +87,16 @@ than i. So a query can give one key a high score while every other score stays 0
 """,
     )
 
-    def measure(self, knobs: KeyKnobs, generator: Generator) -> Findings:
-        keys = orthonormal(knobs.keys, knobs.width, generator)
-        values = torch.randn(knobs.keys, 7, dtype=torch.float64, generator=generator)
-        j = int(torch.randint(knobs.keys, (), generator=generator))
+    def measure(self, params: KeyParameters, generator: Generator) -> Findings:
+        keys = orthonormal_keys(params.keys, params.width, generator)
+        values = torch.randn(params.keys, 7, dtype=torch.float64, generator=generator)
+        j = int(torch.randint(params.keys, (), generator=generator))
         widest = float((values - values[j]).norm(dim=1).max())
-        betas = [knobs.beta * step / 24 for step in range(25)]
-        found = [look_up(query(keys, j, beta), keys, values) for beta in betas]
+        betas = [params.beta * step / 24 for step in range(25)]
+        found = [dot_product_attention(query(keys, j, beta), keys, values) for beta in betas]
         weights = [float(alpha[j]) for _, alpha in found]
         misses = [float((a - values[j]).norm()) for a, _ in found]
-        closed = [share(beta, knobs.keys) for beta in betas]
+        closed = [share(beta, params.keys) for beta in betas]
         rows = zip(betas[::6], weights[::6], closed[::6], misses[::6], strict=True)
         return Findings(
             figures={
@@ -119,14 +124,14 @@ than i. So a query can give one key a high score while every other score stays 0
                     ROUNDING,
                 ),
             ],
-            table=Rows(
+            table=ResultTable(
                 ["beta", "alpha_j", "closed form", "|a - v_j|"], [list(row) for row in rows]
             ),
         )
 
     def draw(self, result: Result, figure: Figure, colours: Theme) -> None:
         found = result.figures
-        left, right = axes(figure, colours, columns=2)
+        left, right = add_subplots(figure, colours, columns=2)
         left.plot(found["betas"], found["closed_forms"], label=r"$e^\beta / (e^\beta + m - 1)$")
         left.plot(found["betas"], found["alphas"], "o", ms=4, label="measured")
         left.set(
@@ -134,6 +139,6 @@ than i. So a query can give one key a high score while every other score stays 0
             ylabel=r"$\alpha_j$, weight on key j",
             ylim=(0, 1.03),
         )
-        legend(left, colours)
+        add_legend(left, colours)
         right.plot(found["betas"], found["misses"], "o-", ms=4)
         right.set(xlabel=r"$\beta$, length of the query", ylabel=r"$|a - v_j|$", ylim=(0, None))

@@ -12,12 +12,12 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from regard.attention import SCORES, MultiHead, causal_mask
 from regard.diagrams.themes import Theme
-from regard.labs.frame import axes, legend
-from regard.labs.lab import Check, Exercise, Findings, Knobs, Lab, Result, Rows
+from regard.labs.lab import Check, Exercise, Findings, Lab, Parameters, Result, ResultTable
+from regard.labs.plotting import add_legend, add_subplots
 from regard.models.mixers import Reading, SelfAttention
 
 
-class CostsKnobs(Knobs):
+class CostsParameters(Parameters):
     tokens: int = Field(48, ge=1, le=512)
     """M, how many tokens look at each other, or are looked at."""
     queries: int = Field(20, ge=1, le=512)
@@ -123,7 +123,7 @@ def grade(answer: Callable[..., int]) -> Iterator[Check]:
             answer(tokens, width, heads, groups),
             "=",
             measured_self(tokens, width, heads, groups)[0] // 2,
-            teaches="Count each map by rows x inputs x outputs: queries for h heads, keys and values for g "
+            hint="Count each map by rows x inputs x outputs: queries for h heads, keys and values for g "
             "groups, the output map from all h heads for each of M tokens; then, for each head, M x M scores "
             "of d products, and as many for the weighted sum. Sharing saves projections, not scores.",
         )
@@ -150,7 +150,7 @@ instead of h: 2 g M d numbers.
 PyTorch counts 2 for each product. We run the explained path, because PyTorch counts nothing for the
 fused kernel of a CPU.
 """
-    knobs = CostsKnobs
+    parameters = CostsParameters
     exercise = Exercise(
         starter='''
 def products(tokens, width, heads, groups):
@@ -162,7 +162,7 @@ def products(tokens, width, heads, groups):
     """
     raise NotImplementedError
 ''',
-        answer=products,
+        solution=products,
         grade=grade,
         background="""
 A linear map from a numbers to b numbers takes a b products for each token that it is applied to. A score is
@@ -171,8 +171,8 @@ values takes as many. Every head has queries of its own; keys and values are mad
 """,
     )
 
-    def measure(self, knobs: CostsKnobs, generator: Generator) -> Findings:
-        m, n, d, h, g = knobs.tokens, knobs.queries, knobs.width, knobs.heads, knobs.groups
+    def measure(self, params: CostsParameters, generator: Generator) -> Findings:
+        m, n, d, h, g = params.tokens, params.queries, params.width, params.heads, params.groups
         own = self_attention(m, d, h)
         (whole, held), (one, one_held), (some, some_held) = (
             measured_self(m, d, h, groups) for groups in (h, 1, g)
@@ -216,7 +216,7 @@ values takes as many. Every head has queries of its own; keys and values are mad
                 "cache_by_length": [[size for _, size in line] for line in series.values()],
             },
             checks=exact,
-            table=Rows(
+            table=ResultTable(
                 ["attention", "products by hand", "flops by PyTorch", "ratio"],
                 [
                     [name, by_hand, found, found / by_hand]
@@ -226,10 +226,10 @@ values takes as many. Every head has queries of its own; keys and values are mad
         )
 
     def draw(self, result: Result, figure: Figure, colours: Theme) -> None:
-        found, knobs = result.figures, CostsKnobs.model_validate(result.parameters)
-        left, right = axes(figure, colours, columns=2)
+        found, params = result.figures, CostsParameters.model_validate(result.parameters)
+        left, right = add_subplots(figure, colours, columns=2)
         lengths = found["lengths"]
-        d, h = knobs.width, knobs.heads
+        d, h = params.width, params.heads
         finer = [lengths[-1] * step / 100 for step in range(101)]
         for i, groups in enumerate(found["groups"]):
             tint = colours.series[i]
@@ -247,4 +247,4 @@ values takes as many. Every head has queries of its own; keys and values are mad
         right.set(xlabel="M (tokens)", ylabel="numbers in the cache", ylim=(0, None))
         for panel in (left, right):
             panel.yaxis.set_major_formatter(EngFormatter())
-            legend(panel, colours)
+            add_legend(panel, colours)

@@ -13,9 +13,9 @@ from regard import config
 from regard.attention import POSITIONS, SCORES, MultiHead, Position, causal_mask
 from regard.diagrams.themes import Theme
 from regard.errors import UserError
-from regard.labs.choices import choices
-from regard.labs.frame import axes, legend
-from regard.labs.lab import Check, Exercise, Findings, Knobs, Lab, Result, Rows
+from regard.labs.config_variants import list_variants
+from regard.labs.lab import Check, Exercise, Findings, Lab, Parameters, Result, ResultTable
+from regard.labs.plotting import add_legend, add_subplots
 from regard.models.build import make
 
 ROUNDING = 1e-9  # of float64, over a few hundred additions
@@ -26,7 +26,7 @@ Tokens = Float[Tensor, "length width"]
 Order = Int[Tensor, " length"]
 
 
-class EquivarianceKnobs(Knobs):
+class EquivarianceParameters(Parameters):
     tokens: int = Field(11, ge=3, le=128)
     """n, how many tokens are shuffled; of two, one is as far from the other as the other from it."""
     width: int = Field(32, ge=8, le=256, multiple_of=8)
@@ -57,7 +57,7 @@ def layers(width: int) -> Iterator[tuple[str, Layer]]:
     sizes = width, 4, width // 4
     yield PLAIN, Layer(width, POSITIONS["none"](*sizes))
     yield CAUSAL, Layer(width, POSITIONS["none"](*sizes), causal=True)
-    for choice in choices(config.Position):
+    for choice in list_variants(config.Position):
         kind = choice.value["kind"]
         if kind not in POSITIONS or kind == "none":  # interleaved is rotary, in some layers
             continue
@@ -105,7 +105,7 @@ def grade(answer: Callable[..., Tensor]) -> Iterator[Check]:
             "<=",
             0,
             1e-6,
-            teaches="A(X[order]) is A(X)[order]: row i of what you get belongs to token order[i]. Using "
+            hint="A(X[order]) is A(X)[order]: row i of what you get belongs to token order[i]. Using "
             "`order` once more undoes only orders that are their own inverse, such as [1, 0, 2].",
         )
 
@@ -126,7 +126,7 @@ the tokens: a causal mask (token 1 sees only itself, whichever token that is), p
 (PX + E is not P(X + E)), a bias by distance, keys turned by t. We measure |A(PX) - P A(X)| / |A(X)|, at
 its largest over several P: 0 to rounding, or at least 0.01 where it should be broken.
 """
-    knobs = EquivarianceKnobs
+    parameters = EquivarianceParameters
     exercise = Exercise(
         starter='''
 def restore(outputs, order):
@@ -138,7 +138,7 @@ def restore(outputs, order):
     """
     raise NotImplementedError
 ''',
-        answer=restore,
+        solution=restore,
         grade=grade,
         background="""
 Row i of X[order] is row order[i] of X. Without positions and masks, what self-attention says about a token
@@ -146,10 +146,10 @@ depends on that token and on which others there are, not on where any of them st
 """,
     )
 
-    def measure(self, knobs: EquivarianceKnobs, generator: Generator) -> Findings:
-        x = torch.randn(knobs.tokens, knobs.width, dtype=torch.float64, generator=generator)
-        tried = orders(knobs.tokens, knobs.orders, generator)
-        made = dict(layers(knobs.width))
+    def measure(self, params: EquivarianceParameters, generator: Generator) -> Findings:
+        x = torch.randn(params.tokens, params.width, dtype=torch.float64, generator=generator)
+        tried = orders(params.tokens, params.orders, generator)
+        made = dict(layers(params.width))
         gaps = {name: [gap(layer, x, order) for order in tried] for name, layer in made.items()}
         worst = {name: max(found) for name, found in gaps.items()}
         moved = tried[0]
@@ -165,7 +165,7 @@ depends on that token and on which others there are, not on where any of them st
                 "shuffled": shuffled,
             },
             checks=[self._check(name, found) for name, found in worst.items()],
-            table=Rows(
+            table=ResultTable(
                 ["what is there", "|A(PX) - P A(X)| / |A(X)|", "A(PX) = P A(X)"],
                 [[name, found, found <= ROUNDING] for name, found in worst.items()],
             ),
@@ -175,19 +175,19 @@ depends on that token and on which others there are, not on where any of them st
     def _check(name: str, found: float) -> Check:
         if name == PLAIN:
             why = "Something in the heads knows where a token stands."
-            return Check(f"gap with {name}", found, "<=", 0, ROUNDING, teaches=why)
+            return Check(f"gap with {name}", found, "<=", 0, ROUNDING, hint=why)
         why = "It should tell the order of the tokens, and does not."
-        return Check(f"gap with {name}", found, ">=", BROKEN, teaches=why)
+        return Check(f"gap with {name}", found, ">=", BROKEN, hint=why)
 
     def draw(self, result: Result, figure: Figure, colours: Theme) -> None:
         found = result.figures
-        left, right = axes(figure, colours, columns=2)
+        left, right = add_subplots(figure, colours, columns=2)
         places = range(len(found["cases"]))
         kept = [g <= ROUNDING for g in found["gaps"]]
         tints = [colours.series[0] if held else colours.series[1] for held in kept]
         left.barh(places, [max(g, 1e-17) for g in found["gaps"]], color=tints, left=1e-18)
         left.axvline(BROKEN, color=colours.dimmed, ls="--", lw=1, label="broken, beyond this")
-        legend(left, colours, loc="upper center", bbox_to_anchor=(0.5, 0.96))
+        add_legend(left, colours, loc="upper center", bbox_to_anchor=(0.5, 0.96))
         left.set_yticks(places, found["cases"])
         left.invert_yaxis()
         left.set(xscale="log", xlim=(1e-18, 10), xlabel=r"$|A(PX) - P\,A(X)|\;/\;|A(X)|$")
@@ -198,4 +198,4 @@ depends on that token and on which others there are, not on where any of them st
         line = [-reach, reach]
         right.plot(line, line, color=colours.dimmed, lw=1, label=r"$A(PX) = P\,A(X)$", zorder=1)
         right.set(xlabel=r"$P\,A(X)$, all numbers of it", ylabel=r"$A(PX)$", aspect="equal")
-        legend(right, colours, loc="upper left")
+        add_legend(right, colours, loc="upper left")

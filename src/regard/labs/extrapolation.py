@@ -16,10 +16,10 @@ from regard.attention import POSITIONS
 from regard.config import Config
 from regard.diagrams.themes import Theme
 from regard.errors import listing, nearest
-from regard.labs.frame import axes, legend
-from regard.labs.lab import Check, Exercise, Findings, Knobs, Lab, Result, Rows, Value
-from regard.labs.questions import LETTERS, by_place, texts
-from regard.labs.training import train, untrained
+from regard.labs.lab import Check, Exercise, Findings, Lab, Parameters, Result, ResultTable, Value
+from regard.labs.plotting import add_legend, add_subplots
+from regard.labs.recall_task import LETTERS, accuracy_by_position, sample_pairs
+from regard.labs.training import init_model, train
 from regard.models import Model
 from regard.text.corpus import Corpus
 from regard.text.tokenizer import TokenizerPair
@@ -42,7 +42,7 @@ SCALED = ("linear", "ntk", "yarn")
 JUDGED = ("sinusoidal", "learned", "relative-query", "rotary")  # the others are reported
 
 
-class ExtrapolationKnobs(Knobs):
+class ExtrapolationParameters(Parameters):
     trained: int = Field(24, ge=18, le=120, multiple_of=6)
     """The longest text in training, in characters; the shortest is half as long."""
     factor: int = Field(3, ge=2, le=8)
@@ -75,16 +75,16 @@ class ExtrapolationKnobs(Knobs):
         return self.trained * self.factor
 
 
-def experiment(position: dict[str, Any], knobs: ExtrapolationKnobs, seed: int) -> Config:
+def experiment(position: dict[str, Any], params: ExtrapolationParameters, seed: int) -> Config:
     """One small decoder-only Transformer."""
     if position["kind"] == "relative":  # the furthest distance must be met in training, too
-        position = {**position, "max_distance": knobs.trained // 2}
+        position = {**position, "max_distance": params.trained // 2}
     sizes = {"width": 32, "feed_forward": 64, "dropout": 0.0, "decoder": {"layers": 2}}
-    budget = {"epochs": knobs.epochs, "batch_sentences": 32, "rate": 0.01, "warmup": 30}
+    budget = {"epochs": params.epochs, "batch_sentences": 32, "rate": 0.01, "warmup": 30}
     return Config.model_validate(
         {
             "seed": seed,
-            "tokenizer": {"kind": "characters", "max_tokens": 2 * knobs.longest},
+            "tokenizer": {"kind": "characters", "max_tokens": 2 * params.longest},
             "model": {"kind": "decoder-only", **sizes, "position": position},
             "training": {**budget, "evaluate_every": 10**9},
         }
@@ -119,7 +119,7 @@ def grade(answer: Callable[..., Tensor]) -> Iterator[Check]:
             "<=",
             0,
             1e-9,
-            teaches="Only the distance of key and query may count. What depends on the place itself means "
+            hint="Only the distance of key and query may count. What depends on the place itself means "
             "nothing at a place that training never met.",
         )
         yield Check(
@@ -128,7 +128,7 @@ def grade(answer: Callable[..., Tensor]) -> Iterator[Check]:
             "<=",
             0,
             1e-9,
-            teaches="At distance 0 nothing is taken off.",
+            hint="At distance 0 nothing is taken off.",
         )
         yield Check(
             f"largest difference from -slope x distance ({given})",
@@ -136,7 +136,7 @@ def grade(answer: Callable[..., Tensor]) -> Iterator[Check]:
             "<=",
             0,
             1e-9,
-            teaches="Head h of H, counted from 1, loses 2^(-8 h / H) with each place between key and query: "
+            hint="Head h of H, counted from 1, loses 2^(-8 h / H) with each place between key and query: "
             "the first head forgets fastest. The result is [heads, queries, keys].",
         )
 
@@ -152,7 +152,7 @@ class Extrapolation(Lab):
     derivation = """
 A small decoder-only Transformer learns to answer questions by the latest capital before them: after
 `B.;?bC,D.?` comes `d`. It must find capitals by what they are, and the latest by where it stands. Training
-shows texts of at most T characters; then we ask at places up to s T, s = 3 if no knob is turned.
+shows texts of at most T characters; then we ask at places up to s T, s = 3 by default.
 
     learned, sinusoidal   x + P[t]: beyond T stands what no weight has learned from, so nothing is known
     relative, alibi       e_ij + b(j - i): near keys look the same at every place; distances beyond the
@@ -166,7 +166,7 @@ shows texts of at most T characters; then we ask at places up to s T, s = 3 if n
 How far a kind carries depends on the task: here near must win over far. All curves are reported, every
 seed's; judged is what held for every seed we tried.
 """
-    knobs = ExtrapolationKnobs
+    parameters = ExtrapolationParameters
     quick: ClassVar[dict[str, Value]] = {"texts": 2500, "epochs": 3.0, "seeds": 1}
     exercise = Exercise(
         starter='''
@@ -179,7 +179,7 @@ def bias(query_at, key_at, heads):
     """
     raise NotImplementedError
 ''',
-        answer=bias,
+        solution=bias,
         grade=grade,
         background="""
 A position that speaks in the score adds a number b_h(i, j) to what head h makes of the query at i and the key
@@ -189,38 +189,40 @@ differ in how fast.
 """,
     )
 
-    def measure(self, knobs: ExtrapolationKnobs, generator: Generator) -> Findings:
+    def measure(self, params: ExtrapolationParameters, generator: Generator) -> Findings:
         first = int(torch.randint(2**31, (), generator=generator))
-        chance, short = random.Random(first), knobs.trained
-        splits = {"train": texts(knobs.texts, short // 2, short, chance)}
-        splits["val"] = texts(64, short // 2, short, chance)
+        chance, short = random.Random(first), params.trained
+        splits = {"train": sample_pairs(params.texts, short // 2, short, chance)}
+        splits["val"] = sample_pairs(64, short // 2, short, chance)
         data = Corpus(splits, made=True)
-        tests = texts(TESTED, knobs.longest, knobs.longest, chance)
+        tests = sample_pairs(TESTED, params.longest, params.longest, chance)
         width = short // BINS
         curves: dict[str, list[list[float]]] = {}
-        for seed in range(first, first + knobs.seeds):
-            for kind in knobs.chosen:
-                model, tokenizers = train(experiment(KINDS[kind], knobs, seed), data)
+        for seed in range(first, first + params.seeds):
+            for kind in params.chosen:
+                model, tokenizers = train(experiment(KINDS[kind], params, seed), data)
                 tested = {kind: model} | (
-                    scaled(model, tokenizers, knobs) if kind == "rotary" else {}
+                    scaled(model, tokenizers, params) if kind == "rotary" else {}
                 )
                 for name, one in tested.items():
-                    curve = by_place(one, tokenizers, tests, width)
+                    curve = accuracy_by_position(one, tokenizers, tests, width)
                     curves.setdefault(name, []).append(curve)
-        return found(curves, knobs, [width * (i + 0.5) for i in range(knobs.longest // width)])
+        return found(curves, params, [width * (i + 0.5) for i in range(params.longest // width)])
 
     def draw(self, result: Result, figure: Figure, colours: Theme) -> None:
-        found, knobs = result.figures, ExtrapolationKnobs.model_validate(result.parameters)
+        found, params = result.figures, ExtrapolationParameters.model_validate(result.parameters)
         curves = dict(zip(found["kinds"], found["accuracies"], strict=True))
         turned = [kind for kind in curves if kind.startswith(("rotary", "interleaved"))]
         others = [kind for kind in curves if kind not in turned]
         panels = [kinds for kinds in (others, turned) if kinds]
-        for panel, kinds in zip(axes(figure, colours, columns=len(panels)), panels, strict=True):
+        for panel, kinds in zip(
+            add_subplots(figure, colours, columns=len(panels)), panels, strict=True
+        ):
             for i, kind in enumerate(kinds):
                 draw_curve(panel, found["places"], curves[kind], kind, colours.series[i])
-            panel.axvline(knobs.trained, color=colours.dimmed, linewidth=1)
+            panel.axvline(params.trained, color=colours.dimmed, linewidth=1)
             panel.text(
-                knobs.trained, 1.035, "trained up to here ", ha="right", size=9, color=colours.text
+                params.trained, 1.035, "trained up to here ", ha="right", size=9, color=colours.text
             )
             chance, told = 1 / len(LETTERS), "a guess"
             panel.axhline(chance, ls=":", color=colours.dimmed, linewidth=1)
@@ -230,28 +232,30 @@ differ in how fast.
                 ylabel="share of right answers",
                 ylim=(0, 1.09),
             )
-            legend(panel, colours, loc="upper center", bbox_to_anchor=(0.5, -0.16), ncols=3)
+            add_legend(panel, colours, loc="upper center", bbox_to_anchor=(0.5, -0.16), ncols=3)
 
 
-def scaled(model: Model, tokenizers: TokenizerPair, knobs: ExtrapolationKnobs) -> dict[str, Model]:
+def scaled(
+    model: Model, tokenizers: TokenizerPair, params: ExtrapolationParameters
+) -> dict[str, Model]:
     """The same weights with slower frequencies; there is nothing of a rotary position to load."""
     made = {}
     for scaling in SCALED:
-        table = {"kind": "rotary", "scaling": scaling, "factor": knobs.factor}
-        wanted = experiment({**table, "original_length": knobs.trained}, knobs, seed=0)
-        made[f"rotary, {scaling}"] = untrained(wanted, tokenizers)
+        table = {"kind": "rotary", "scaling": scaling, "factor": params.factor}
+        wanted = experiment({**table, "original_length": params.trained}, params, seed=0)
+        made[f"rotary, {scaling}"] = init_model(wanted, tokenizers)
         made[f"rotary, {scaling}"].load_state_dict(model.state_dict())
     return made
 
 
 def found(
-    curves: dict[str, list[list[float]]], knobs: ExtrapolationKnobs, places: list[float]
+    curves: dict[str, list[list[float]]], params: ExtrapolationParameters, places: list[float]
 ) -> Findings:
     """Means within, beyond and far beyond the trained length, and what must hold of them."""
     from regard.compare.statistics import Summary
 
-    ranges = {"within": (0, 1), "beyond": (1, knobs.factor), "far": (2, knobs.factor)}
-    if knobs.factor == 2:
+    ranges = {"within": (0, 1), "beyond": (1, params.factor), "far": (2, params.factor)}
+    if params.factor == 2:
         ranges["far"] = ranges["beyond"]
     means = {
         name: {
@@ -293,7 +297,7 @@ def found(
             "beyond_interval": [one.interval for one in summaries.values() if one.interval],
         },
         checks=checks,
-        table=Rows(["position", *means, "beyond, 95 % over seeds"], rows),
+        table=ResultTable(["position", *means, "beyond, 95 % over seeds"], rows),
     )
 
 

@@ -1,4 +1,4 @@
-"""What a lab is: a claim, its derivation, knobs to turn, a measurement, checks and a picture."""
+"""What a lab is: a claim, its derivation, parameters to turn, a measurement, checks and a picture."""
 
 import math
 import time
@@ -16,7 +16,7 @@ from torch import Generator
 from regard.config.table import Table
 from regard.diagrams.themes import Theme, named
 from regard.errors import UserError
-from regard.labs.frame import frame
+from regard.labs.plotting import new_figure
 from regard.presets import explain
 
 Value = float | int | bool | str
@@ -37,7 +37,7 @@ class Check:
     relation: Literal["=", "<=", ">="]
     expected: float
     tolerance: float = 0.0
-    teaches: str = ""  # what a failure means, and on which input it shows
+    hint: str = ""  # what a failure means, and on which input it shows
 
     @property
     def passed(self) -> bool:
@@ -51,26 +51,26 @@ class Check:
                 return self.measured >= self.expected - self.tolerance
 
     @property
-    def law(self) -> str:
+    def requirement(self) -> str:
         """What the law asks for: '0.5 (within 1e-06)', 'at most 3'."""
         side = {"=": "", "<=": "at most ", ">=": "at least "}[self.relation]
         room = f" (within {self.tolerance:.2g})" if self.tolerance else ""
         return f"{side}{shown(self.expected)}{room}"
 
     @property
-    def told(self) -> str:
+    def message(self) -> str:
         """The check as a sentence."""
         sign = self.relation if self.passed else {"=": "≠", "<=": ">", ">=": "<"}[self.relation]
         room = f" (within {self.tolerance:.2g})" if self.tolerance else ""
         said = f"{self.name}: {shown(self.measured)} {sign} {shown(self.expected)}{room}"
-        return said if self.passed or not self.teaches else f"{said}. {self.teaches}"
+        return said if self.passed or not self.hint else f"{said}. {self.hint}"
 
 
 @dataclass(frozen=True)
-class Rows:
+class ResultTable:
     """A small table."""
 
-    heads: Sequence[str]
+    columns: Sequence[str]
     rows: Sequence[Sequence[Value]]
 
 
@@ -82,7 +82,7 @@ class Findings:
 
     figures: dict[str, Value | Series]
     checks: Sequence[Check]
-    table: Rows
+    table: ResultTable
     notes: Sequence[str] = ()
 
 
@@ -96,7 +96,7 @@ class Result:
     parameters: dict[str, Value]
     figures: dict[str, Any]
     checks: Sequence[Check]
-    table: Rows
+    table: ResultTable
     notes: Sequence[str]
     seconds: float
 
@@ -136,14 +136,14 @@ class Exercise:
     """
 
     starter: str
-    answer: Callable[..., Any]
+    solution: Callable[..., Any]
     grade: Callable[[Callable[..., Any]], Iterable[Check]]
     background: str = ""
 
     @property
     def function(self) -> str:
         """The name of what is to be written."""
-        return self.answer.__name__
+        return self.solution.__name__
 
 
 @contextmanager
@@ -157,8 +157,8 @@ def one_thread() -> Iterator[None]:
         torch.set_num_threads(before)
 
 
-class Knobs(Table):
-    """What can be turned: one field a knob, with its default, its range, and a line about it."""
+class Parameters(Table):
+    """What can be turned: one field a parameter, with its default, its range, and a line about it."""
 
 
 class Lab(ABC):
@@ -168,11 +168,13 @@ class Lab(ABC):
     claim: ClassVar[str]
     derivation: ClassVar[str]
     exercise: ClassVar[Exercise]
-    knobs: ClassVar[type[Knobs]] = Knobs
-    quick: ClassVar[dict[str, Value]] = {}  # knobs of the short form, for labs that train models
+    parameters: ClassVar[type[Parameters]] = Parameters
+    quick: ClassVar[
+        dict[str, Value]
+    ] = {}  # parameters of the short form, for labs that train models
 
     @abstractmethod
-    def measure(self, knobs: Any, generator: Generator) -> Findings:
+    def measure(self, params: Any, generator: Generator) -> Findings:
         """Measure with the library's own parts, and say what the figures must be."""
 
     @abstractmethod
@@ -180,28 +182,28 @@ class Lab(ABC):
         """Draw the closed form over the measurement, below the title that `plot` wrote."""
 
     def run(self, seed: int = 0, **parameters: Value) -> Result:
-        """One run; knobs that are not given keep their defaults."""
-        knobs = self.checked(parameters)
+        """One run; parameters that are not given keep their defaults."""
+        params = self.checked(parameters)
         begun = time.perf_counter()
         with torch.random.fork_rng(devices=[]), one_thread():
             torch.manual_seed(seed)  # models draw their first weights from the global generator
-            found = self.measure(knobs, torch.Generator().manual_seed(seed))
+            found = self.measure(params, torch.Generator().manual_seed(seed))
         seconds = time.perf_counter() - begun
-        told = knobs.model_dump()
+        told = params.model_dump()
         parts = found.figures, found.checks, found.table, found.notes
         return Result(self.name, self.claim, seed, told, *parts, seconds)
 
     def plot(self, result: Result, theme: str = "light") -> Figure:
         """The picture of a result, titled with the claim."""
         colours = named(theme)
-        figure = frame(self.claim, colours)
+        figure = new_figure(self.claim, colours)
         self.draw(result, figure, colours)
         return figure
 
     def checked(self, parameters: dict[str, Value]) -> Any:
-        """The knobs, turned; a wrong name or a value out of range gets its sentence."""
+        """The parameters, turned; a wrong name or a value out of range gets its sentence."""
         try:
-            return self.knobs.model_validate(parameters)
+            return self.parameters.model_validate(parameters)
         except ValidationError as error:
-            mistakes = [explain(detail, self.knobs) for detail in error.errors()]
+            mistakes = [explain(detail, self.parameters) for detail in error.errors()]
         raise UserError(f"lab {self.name}: " + "; ".join(mistakes))

@@ -12,16 +12,24 @@ from torch import Generator, Tensor
 
 from regard.diagrams.themes import Theme
 from regard.labs.copying import share
-from regard.labs.frame import axes, legend
-from regard.labs.heads import BINS, Outcomes, expected, mean_of_heads, measured, queries, two_heads
-from regard.labs.lab import Check, Exercise, Findings, Lab, Result, Rows
-from regard.labs.lookup import ROUNDING, orthonormal
-from regard.labs.noise import Noise, NoiseKnobs, Scene, by_chance
+from regard.labs.lab import Check, Exercise, Findings, Lab, Result, ResultTable
+from regard.labs.noise import Noise, NoiseParameters, Setup, bernstein_bound
+from regard.labs.noisy_heads import (
+    BINS,
+    HeadOutputs,
+    average_heads,
+    closed_form_outputs,
+    closed_form_two_heads,
+    measure_outputs,
+    queries,
+)
+from regard.labs.plotting import add_legend, add_subplots
+from regard.labs.single_query import ROUNDING, orthonormal_keys
 
 SHOWN = 400  # draws in the picture
 
 
-class MultiHeadKnobs(NoiseKnobs):
+class MultiHeadParameters(NoiseParameters):
     margin: float = Field(3.0, ge=0, le=10)
     """How far above ln(m - 1) a score must lie to be well above."""
 
@@ -29,22 +37,29 @@ class MultiHeadKnobs(NoiseKnobs):
 def share_failing(noise: Noise, beta: float, threshold: float) -> float:
     """How often q1 . k_a or q2 . k_b is below the threshold; they are normal about beta, independent."""
     above = 1.0
-    for variance in noise.variances(1):
+    for variance in noise.score_variances(1):
         above *= math.erfc((threshold / beta - 1) / math.sqrt(2 * variance)) / 2
     return 1 - above
 
 
-def steadier(variances: Sequence[float], law: Outcomes, draws: int) -> Iterator[Check]:
+def steadier(variances: Sequence[float], law: HeadOutputs, draws: int) -> Iterator[Check]:
     """The variances of one head and of two against those of the law."""
 
     def room(x: Float[Tensor, " outcome"]) -> float:
-        off = x - law.likely @ x
-        return by_chance(float(law.likely @ off**2), float(off.abs().max()), draws) + ROUNDING
+        off = x - law.probabilities @ x
+        return (
+            bernstein_bound(float(law.probabilities @ off**2), float(off.abs().max()), draws)
+            + ROUNDING
+        )
 
-    (one, two), (law_one, law_two) = variances, law.strays(law)
-    ratio = float(law.likely @ law_two) / float(law.likely @ law_one)
+    (one, two), (law_one, law_two) = variances, law.squared_deviations(law)
+    ratio = float(law.probabilities @ law_two) / float(law.probabilities @ law_one)
     yield Check(
-        "variance of the mean of two heads", two, "=", float(law.likely @ law_two), room(law_two)
+        "variance of the mean of two heads",
+        two,
+        "=",
+        float(law.probabilities @ law_two),
+        room(law_two),
     )
     # one (two / one - ratio) is a mean over draws, of what should be 0: it strays as means do.
     allowed = room(law_two - ratio * law_one) / one
@@ -59,7 +74,7 @@ def grade(answer: Callable[..., Tensor]) -> Iterator[Check]:
         (5, 7, 4, 1, 12.0, (1.5, 0.7)),
         (11, 13, 2, 10, 15.0, (0.6, 1.4)),
     ):
-        means = orthonormal(count, width, generator)
+        means = orthonormal_keys(count, width, generator)
         given = f"m = {count}, d = {width}, a = {a}, b = {b}, beta = {beta:g}, " + " and ".join(
             f"k_{name} = {length:g} mu_{name}" for name, length in zip("ab", lengths, strict=True)
         )
@@ -68,7 +83,7 @@ def grade(answer: Callable[..., Tensor]) -> Iterator[Check]:
         keys[[a, b]] *= torch.tensor(lengths, dtype=torch.float64)[:, None]
         # With the unit vectors as values, what comes back is the weights.
         values = torch.eye(count, width, dtype=torch.float64)
-        weights = mean_of_heads(asked, keys[None], values)[0]
+        weights = average_heads(asked, keys[None], values)[0]
         for name, key, length in zip("ab", (a, b), lengths, strict=True):
             yield Check(
                 f"mean weight of the two heads on key {name} ({given})",
@@ -76,7 +91,7 @@ def grade(answer: Callable[..., Tensor]) -> Iterator[Check]:
                 ">=",
                 share(beta * length, count) / 2,
                 1e-6,
-                teaches=f"One head must look at key {name} alone, with the score s = beta lambda_{name}: its "
+                hint=f"One head must look at key {name} alone, with the score s = beta lambda_{name}: its "
                 "weight there is e^s / (e^s + m - 1), half of that in the mean. A head that looks at both "
                 "goes to the longer one.",
             )
@@ -102,7 +117,7 @@ near v_b: the two never compete. If both scores are above ln(m - 1) + c, then
 The condition fails when lambda_a or lambda_b is below t = (ln(m - 1) + c) / beta, and so in a share
 1 - (1 - Phi((t - 1) / sigma))^2 of the draws. Gaussian keys: with their own deviations in place of sigma.
 """
-    knobs = MultiHeadKnobs
+    parameters = MultiHeadParameters
     exercise = Exercise(
         starter='''
 def queries(means, a, b, beta):
@@ -114,28 +129,31 @@ def queries(means, a, b, beta):
     """
     raise NotImplementedError
 ''',
-        answer=queries,
+        solution=queries,
         grade=grade,
     )
 
-    def measure(self, knobs: MultiHeadKnobs, generator: Generator) -> Findings:
-        scene = Scene.drawn(knobs.keys, generator)
+    def measure(self, params: MultiHeadParameters, generator: Generator) -> Findings:
+        scene = Setup.sample(params.keys, generator)
         _, values, a, b = scene
-        threshold = math.log(knobs.keys - 1) + knobs.margin
-        found = [measured(noise, knobs, scene, generator) for noise in knobs.noises]
-        law, scaled = expected(knobs, scene), found[0]
+        threshold = math.log(params.keys - 1) + params.margin
+        found = [measure_outputs(noise, params, scene, generator) for noise in params.noises]
+        law, scaled = closed_form_outputs(params, scene), found[0]
 
-        names = [noise.name for noise in knobs.noises]
+        names = [noise.name for noise in params.noises]
         failing = [float((each.scores < threshold).any(1).double().mean()) for each in found]
-        failing_laws = [share_failing(noise, knobs.beta, threshold) for noise in knobs.noises]
-        strays = [each.strays(about) for each, about in zip(found, [law, *found[1:]], strict=True)]
+        failing_laws = [share_failing(noise, params.beta, threshold) for noise in params.noises]
+        strays = [
+            each.squared_deviations(about)
+            for each, about in zip(found, [law, *found[1:]], strict=True)
+        ]
         variances = [[float(stray.mean()) for stray in pair] for pair in strays]
         ratios = [two / one for one, two in variances]
-        misses = scaled.misses((values[a] + values[b]) / 2)
+        misses = scaled.distances((values[a] + values[b]) / 2)
         holding = (scaled.scores >= threshold).all(1)
         width = sum(float((values - values[j]).norm(dim=1).max()) for j in (a, b)) / 2
-        off = scaled.two - two_heads(scaled.scores, values, a, b)
-        of_variance, of_ratio = steadier(variances[0], law, knobs.draws)
+        off = scaled.two_heads - closed_form_two_heads(scaled.scores, values, a, b)
+        of_variance, of_ratio = steadier(variances[0], law, params.draws)
         return Findings(
             figures={
                 "noises": names,
@@ -150,8 +168,8 @@ def queries(means, a, b, beta):
                 "width": width,
                 "threshold": threshold,
                 "bins": BINS.tolist(),
-                "shares": scaled.shares(values[b], values[a]),
-                "share_laws": law.shares(values[b], values[a]),
+                "shares": scaled.histograms(values[b], values[a]),
+                "share_laws": law.histograms(values[b], values[a]),
             },
             checks=[
                 Check(
@@ -165,7 +183,7 @@ def queries(means, a, b, beta):
                     f"largest |a_1 + a_2 - v_a - v_b| / 2 where both scores are above {threshold:.3g}",
                     max(misses[1][holding].tolist(), default=0),
                     "<=",
-                    width / (1 + math.exp(knobs.margin)),
+                    width / (1 + math.exp(params.margin)),
                     ROUNDING,
                 ),
                 of_variance,
@@ -176,12 +194,12 @@ def queries(means, a, b, beta):
                         share,
                         "=",
                         law_share,
-                        by_chance(law_share * (1 - law_share), 1, knobs.draws),
+                        bernstein_bound(law_share * (1 - law_share), 1, params.draws),
                     )
                     for name, share, law_share in zip(names, failing, failing_laws, strict=True)
                 ),
             ],
-            table=Rows(
+            table=ResultTable(
                 ["noise", "one head's variance", "two heads'", "ratio", "condition fails", "law"],
                 [
                     [name, *pair, ratio, share, law_share]
@@ -194,7 +212,7 @@ def queries(means, a, b, beta):
 
     def draw(self, result: Result, figure: Figure, colours: Theme) -> None:
         found, labels = result.figures, ("one head for both", "a head for each")
-        left, right = axes(figure, colours, columns=2)
+        left, right = add_subplots(figure, colours, columns=2)
         middles = [(low + high) / 2 for low, high in pairwise(found["bins"])]
         for label, colour, shares, laws in zip(
             labels, colours.series[:2], found["shares"], found["share_laws"], strict=True
@@ -204,7 +222,7 @@ def queries(means, a, b, beta):
         left.plot([], [], "o", ms=3.5, color=colours.dimmed, label="closed form")
         left.set(xlabel="output, along the line from $v_b$ to $v_a$", ylabel="share of draws")
         left.set_xticks([0, 0.5, 1], ["$v_b$", "halfway", "$v_a$"])
-        legend(left, colours)
+        add_legend(left, colours)
         for label, colour, misses in zip(labels, colours.series[:2], found["misses"], strict=True):
             right.plot(found["least_scores"], misses, ".", ms=5, color=colour, label=label)
         low, high = min(found["least_scores"]), max(found["least_scores"])
@@ -218,4 +236,4 @@ def queries(means, a, b, beta):
             ylabel=r"$|$output$\,- (v_a + v_b)/2\,|$",
             ylim=(0, None),
         )
-        legend(right, colours)
+        add_legend(right, colours)

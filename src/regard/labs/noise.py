@@ -9,43 +9,45 @@ from jaxtyping import Float
 from pydantic import Field
 from torch import Generator, Tensor
 
-from regard.labs.lab import Knobs
-from regard.labs.lookup import orthonormal, two_of
+from regard.labs.lab import Parameters
+from regard.labs.single_query import orthonormal_keys, sample_two
 
-RARELY = 1e-6  # how often an honest measurement may fail its check
-FARTHEST = 7  # standard deviations: in all draws together, none lies further out but as rarely
+FAILURE_PROBABILITY = 1e-6  # how often an honest measurement may fail its check
+MAX_DEVIATIONS = (
+    7  # standard deviations: in all draws together, none lies further out but as rarely
+)
 
 
 @dataclass(frozen=True)
 class Noise:
     """k_i = lambda_i mu_i + sqrt(eps) xi_i: lambda_i is normal about 1, xi_i in every direction alike.
 
-    So the covariance of key i is eps I + s_i^2 mu_i mu_i^T, with s_i the deviation of lambda_i: `of_a` for
-    key a, `of_others` for every other one.
+    So the covariance of key i is eps I + s_i^2 mu_i mu_i^T, with s_i the deviation of lambda_i: `std_a` for
+    key a, `std_others` for every other one.
     """
 
     name: str
-    of_a: float
-    of_others: float
+    std_a: float
+    std_others: float
     eps: float
 
-    def keys(
+    def sample_keys(
         self, means: Float[Tensor, "key width"], a: int, draws: int, generator: Generator
     ) -> Float[Tensor, "draw key width"]:
         """Keys drawn anew, so many times."""
-        deviations = means.new_full((len(means),), self.of_others)
-        deviations[a] = self.of_a
+        deviations = means.new_full((len(means),), self.std_others)
+        deviations[a] = self.std_a
         normal = {"dtype": means.dtype, "generator": generator}
         lengths = 1 + deviations * torch.randn(draws, len(means), **normal)
         keys = lengths[..., None] * means
         return keys + math.sqrt(self.eps) * torch.randn(keys.shape, **normal) if self.eps else keys
 
-    def variances(self, pointed: int) -> tuple[float, float]:
+    def score_variances(self, pointed: int) -> tuple[float, float]:
         """Those of q . k_a and q . k_b, where q is the sum of so many means, mu_a or mu_b among them."""
-        return self.of_a**2 + pointed * self.eps, self.of_others**2 + pointed * self.eps
+        return self.std_a**2 + pointed * self.eps, self.std_others**2 + pointed * self.eps
 
 
-class Scene(NamedTuple):
+class Setup(NamedTuple):
     """Means, the values behind them, and which two are asked for."""
 
     means: Float[Tensor, "key width"]
@@ -54,13 +56,13 @@ class Scene(NamedTuple):
     b: int
 
     @classmethod
-    def drawn(cls, count: int, generator: Generator) -> Self:
-        means = orthonormal(count, count, generator)
+    def sample(cls, count: int, generator: Generator) -> Self:
+        means = orthonormal_keys(count, count, generator)
         values = torch.randn(count, count, dtype=torch.float64, generator=generator)
-        return cls(means, values, *two_of(count, generator))
+        return cls(means, values, *sample_two(count, generator))
 
 
-class NoiseKnobs(Knobs):
+class NoiseParameters(Parameters):
     beta: float = Field(12.0, ge=1, le=50)
     """How strongly a query points at its keys."""
     keys: int = Field(10, ge=3, le=32)
@@ -81,12 +83,12 @@ class NoiseKnobs(Knobs):
         )
 
 
-def by_chance(variance: float, bound: float, draws: int) -> float:
+def bernstein_bound(variance: float, bound: float, draws: int) -> float:
     """How far the mean of `draws` numbers strays from its expectation, but once in a million runs.
 
     Bernstein's inequality, for independent numbers of that variance, none further than `bound` from the
     expectation: some 5.4 standard errors, and more where a few rare draws decide.
     """
-    rarity = math.log(2 / RARELY)
+    rarity = math.log(2 / FAILURE_PROBABILITY)
     skew = bound * rarity / 3
     return (skew + math.sqrt(skew**2 + 2 * rarity * variance * draws)) / draws

@@ -11,10 +11,15 @@ from torch import Generator, Tensor
 
 from regard.diagrams.themes import Theme
 from regard.labs.averaging import query
-from regard.labs.frame import axes, legend
-from regard.labs.lab import Check, Exercise, Findings, Lab, Result, Rows
-from regard.labs.lookup import ROUNDING, brought_back, look_up, orthonormal
-from regard.labs.noise import FARTHEST, NoiseKnobs, Scene, by_chance
+from regard.labs.lab import Check, Exercise, Findings, Lab, Result, ResultTable
+from regard.labs.noise import MAX_DEVIATIONS, NoiseParameters, Setup, bernstein_bound
+from regard.labs.plotting import add_legend, add_subplots
+from regard.labs.single_query import (
+    ROUNDING,
+    closed_form_output,
+    dot_product_attention,
+    orthonormal_keys,
+)
 
 BINS = torch.linspace(0, 1, 12, dtype=torch.float64)  # odd in number: one about 1/2
 ONE_SIDED = 0.9
@@ -31,11 +36,11 @@ def deviation(
 
 def swing(tau: float, draws: int) -> tuple[float, float]:
     """The mean of s = (sigmoid(z) - 1/2)^2 for z normal(0, tau), and how far so many draws may stray."""
-    grid = torch.linspace(-FARTHEST, FARTHEST, 4001, dtype=torch.float64)
+    grid = torch.linspace(-MAX_DEVIATIONS, MAX_DEVIATIONS, 4001, dtype=torch.float64)
     likely = (-(grid**2) / 2).softmax(0)
     s = (torch.sigmoid(tau * grid) - 0.5) ** 2
     mean = likely @ s
-    return float(mean), by_chance(float(likely @ (s - mean) ** 2), float(s.max()), draws)
+    return float(mean), bernstein_bound(float(likely @ (s - mean) ** 2), float(s.max()), draws)
 
 
 def one_sided(tau: float) -> float:
@@ -46,7 +51,7 @@ def one_sided(tau: float) -> float:
 def grade(answer: Callable[..., float]) -> Iterator[Check]:
     """The deviation is a law of any query and any two covariances."""
     generator = torch.Generator().manual_seed(0)
-    mu_a, mu_b = orthonormal(2, 5, generator)
+    mu_a, mu_b = orthonormal_keys(2, 5, generator)
     round_, half = 0.01 * torch.eye(5, dtype=torch.float64), torch.outer(mu_a, mu_a) / 2
     free = torch.randn(2, 5, 5, dtype=torch.float64, generator=generator)
     for given, asked, covariances in (
@@ -68,7 +73,7 @@ def grade(answer: Callable[..., float]) -> Iterator[Check]:
             "=",
             deviation(asked, *covariances),
             1e-6,
-            teaches="q . k has the variance q^T C q, variances of independent numbers add, and the "
+            hint="q . k has the variance q^T C q, variances of independent numbers add, and the "
             "deviation is the root of the variance.",
         )
 
@@ -95,7 +100,7 @@ with the covariances C_a and C_b, where tau^2 = q^T (C_a + C_b) q:
     C_i = eps I for every key                      tau = 2 beta sqrt(eps)         tiny: one head suffices
     C_a = eps I + (1/2) mu_a mu_a^T for key a      tau = beta sqrt(1/2 + 4 eps)   it does not
 """
-    knobs = NoiseKnobs
+    parameters = NoiseParameters
     exercise = Exercise(
         starter='''
 def deviation(query, covariance_a, covariance_b):
@@ -106,26 +111,26 @@ def deviation(query, covariance_a, covariance_b):
     """
     raise NotImplementedError
 ''',
-        answer=deviation,
+        solution=deviation,
         grade=grade,
     )
 
-    def measure(self, knobs: NoiseKnobs, generator: Generator) -> Findings:
-        means, values, a, b = Scene.drawn(knobs.keys, generator)
-        asked = query(means, a, b, knobs.beta)
-        drawn = [noise.keys(means, a, knobs.draws, generator) for noise in knobs.noises]
-        found = [look_up(asked, keys, values) for keys in drawn]
+    def measure(self, params: NoiseParameters, generator: Generator) -> Findings:
+        means, values, a, b = Setup.sample(params.keys, generator)
+        asked = query(means, a, b, params.beta)
+        drawn = [noise.sample_keys(means, a, params.draws, generator) for noise in params.noises]
+        found = [dot_product_attention(asked, keys, values) for keys in drawn]
         ratios = [alpha[:, a] / (alpha[:, a] + alpha[:, b]) for _, alpha in found]
 
-        scores = knobs.beta * (drawn[0] * means).sum(-1)[:, [a, b]]  # beta lambda
+        scores = params.beta * (drawn[0] * means).sum(-1)[:, [a, b]]  # beta lambda
         off_ratio = ratios[0] - torch.sigmoid(scores[:, 0] - scores[:, 1])
-        off_output = found[0][0] - brought_back(scores, values, [a, b])
+        off_output = found[0][0] - closed_form_output(scores, values, [a, b])
 
-        names = [noise.name for noise in knobs.noises]
-        taus = [knobs.beta * math.sqrt(sum(noise.variances(2))) for noise in knobs.noises]
+        names = [noise.name for noise in params.noises]
+        taus = [params.beta * math.sqrt(sum(noise.score_variances(2))) for noise in params.noises]
         squares = [float(((ratio - 0.5) ** 2).mean()) for ratio in ratios]
         sides = [float(((ratio - 0.5).abs() > ONE_SIDED - 0.5).double().mean()) for ratio in ratios]
-        laws, rooms = zip(*(swing(tau, knobs.draws) for tau in taus), strict=True)
+        laws, rooms = zip(*(swing(tau, params.draws) for tau in taus), strict=True)
         side_laws = [one_sided(tau) for tau in taus]
         spreads, spread_laws = ([math.sqrt(x) for x in means] for means in (squares, laws))
         return Findings(
@@ -174,12 +179,12 @@ def deviation(query, covariance_a, covariance_b):
                         side,
                         "=",
                         law,
-                        by_chance(law * (1 - law), 1, knobs.draws),
+                        bernstein_bound(law * (1 - law), 1, params.draws),
                     )
                     for name, side, law in zip(names, sides, side_laws, strict=True)
                 ),
             ],
-            table=Rows(
+            table=ResultTable(
                 ["noise", "tau", "deviation of the ratio", "law", "over 90 %", "law of that"],
                 [
                     list(row)
@@ -196,7 +201,7 @@ def deviation(query, covariance_a, covariance_b):
             r"$C_i = \epsilon I$",
             r"$C_a = \epsilon I + \frac{1}{2} \mu_a \mu_a^T$",
         )
-        panels = axes(figure, colours, columns=3)
+        panels = add_subplots(figure, colours, columns=3)
         for panel, name, drawn, tau, shares, laws in zip(
             panels,
             found["noises"],
@@ -216,7 +221,7 @@ def deviation(query, covariance_a, covariance_b):
             panel.set(xlabel=r"$\alpha_a / (\alpha_a + \alpha_b)$", ylim=(0, 1.05))
             panel.set_xticks([0, 0.5, 1], ["0\nall $v_b$", "½", "1\nall $v_a$"])
         panels[0].set_ylabel("share of draws")
-        legend(panels[0], colours, loc="upper center")
+        add_legend(panels[0], colours, loc="upper center")
 
 
 def _shares(ratio: Float[Tensor, " draw"]) -> list[float]:

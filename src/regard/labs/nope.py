@@ -12,14 +12,14 @@ from torch import Generator, Tensor
 
 from regard.attention import POSITIONS, SCORES, MultiHead, causal_mask
 from regard.diagrams.themes import Theme
-from regard.labs.frame import axes, heat, legend
-from regard.labs.lab import Check, Exercise, Findings, Knobs, Lab, Result, Rows
-from regard.labs.lookup import ROUNDING
+from regard.labs.lab import Check, Exercise, Findings, Lab, Parameters, Result, ResultTable
+from regard.labs.plotting import add_legend, add_subplots, draw_heatmap
+from regard.labs.single_query import ROUNDING
 
 LENGTHS = (1, 2, 3, 5, 8, 13, 21, 34, 55, 89, 144, 233)
 
 
-class NopeKnobs(Knobs):
+class NopeParameters(Parameters):
     length: int = Field(12, ge=2, le=256)
     """T, how many tokens, of which the first is the begin token."""
     width: int = Field(8, ge=2, le=64)
@@ -118,7 +118,7 @@ def grade(answer: Callable[..., tuple[Tensor, Tensor]]) -> Iterator[Check]:
             "=",
             1 / (t + 1),
             1e-6,
-            teaches="Token t should weigh the tokens up to t equally, whatever its query is: so all keys "
+            hint="Token t should weigh the tokens up to t equally, whatever its query is: so all keys "
             "must be alike, and only column 1 is the same for all. A value's first number must be 1 for the "
             "begin token and 0 for the others, as column 2 is.",
         )
@@ -128,7 +128,7 @@ def grade(answer: Callable[..., tuple[Tensor, Tensor]]) -> Iterator[Check]:
             "=",
             0,
             1e-6,
-            teaches="Only column 1 of W_V may hold something, or other numbers come through.",
+            hint="Only column 1 of W_V may hold something, or other numbers come through.",
         )
 
 
@@ -149,7 +149,7 @@ token that it sees. It sees t of them, through the causal mask, so
 from which a later layer can read t. Without the mask every one of T tokens gets (1/T, 0, ..), and none can
 tell where it stands.
 """
-    knobs = NopeKnobs
+    parameters = NopeParameters
     exercise = Exercise(
         starter='''
 def keys_values(width):
@@ -161,18 +161,18 @@ def keys_values(width):
     """
     raise NotImplementedError
 ''',
-        answer=keys_values,
+        solution=keys_values,
         grade=grade,
     )
 
-    def measure(self, knobs: NopeKnobs, generator: Generator) -> Findings:
-        lengths = [*(n for n in LENGTHS if n < knobs.length), knobs.length]
-        worst = torch.stack([worst_of(n, knobs.width, knobs.trials, generator) for n in lengths])
-        tokens = embeddings(knobs.length, knobs.width, generator)
-        weights = random_query(knobs.width, generator), *keys_values(knobs.width)
+    def measure(self, params: NopeParameters, generator: Generator) -> Findings:
+        lengths = [*(n for n in LENGTHS if n < params.length), params.length]
+        worst = torch.stack([worst_of(n, params.width, params.trials, generator) for n in lengths])
+        tokens = embeddings(params.length, params.width, generator)
+        weights = random_query(params.width, generator), *keys_values(params.width)
         masked = attended(tokens, *weights, causal=True)
         bare = attended(tokens, *weights, causal=False).explained[:, 0]
-        closed = law(knobs.length, knobs.width)[:, 0]
+        closed = law(params.length, params.width)[:, 0]
         explained, fused, others = worst.amax(0).tolist()
         return Findings(
             figures={
@@ -186,7 +186,7 @@ def keys_values(width):
             },
             checks=[
                 Check(
-                    f"largest difference of the first number from 1/t, up to {knobs.length} tokens, {way}",
+                    f"largest difference of the first number from 1/t, up to {params.length} tokens, {way}",
                     off,
                     "<=",
                     0,
@@ -200,7 +200,7 @@ def keys_values(width):
                     "without the mask: largest difference from 1/t, which is 1 - 1/T at the first",
                     float((bare - closed).abs().max()),
                     "=",
-                    1 - 1 / knobs.length,
+                    1 - 1 / params.length,
                     ROUNDING,
                 ),
                 Check(
@@ -211,18 +211,18 @@ def keys_values(width):
                     ROUNDING,
                 ),
             ],
-            table=Rows(
+            table=ResultTable(
                 ["token", "first number", "1/t", "without the mask"],
                 [
                     [t + 1, float(masked.explained[t, 0]), float(closed[t]), float(bare[t])]
-                    for t in range(min(6, knobs.length))
+                    for t in range(min(6, params.length))
                 ],
             ),
         )
 
     def draw(self, result: Result, figure: Figure, colours: Theme) -> None:
         found = result.figures
-        left, right = axes(figure, colours, columns=2)
+        left, right = add_subplots(figure, colours, columns=2)
         at = range(1, len(found["outputs"]) + 1)
         left.plot(at, found["closed_form"], label="$1/t$")
         left.plot(at, found["outputs"], "o", ms=5, label="causal mask, measured")
@@ -231,8 +231,8 @@ def keys_values(width):
             xlabel="$t$, the token's position", ylabel="first number of its output", ylim=(0, 1.05)
         )
         left.xaxis.set_major_locator(MaxNLocator(integer=True))
-        legend(left, colours)
-        heat(right, found["weights"], colours)
+        add_legend(left, colours)
+        draw_heatmap(right, found["weights"], colours)
         right.set(
             xlabel="position looked at",
             ylabel="$t$, the token's position",

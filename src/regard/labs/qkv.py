@@ -13,9 +13,9 @@ from torch import Generator, Tensor
 
 from regard.attention import NORMALISERS, SCORES, MultiHead
 from regard.diagrams.themes import Theme
-from regard.labs.frame import axes, heat, legend
-from regard.labs.lab import Check, Exercise, Findings, Knobs, Lab, Result, Rows
-from regard.labs.lookup import ROUNDING
+from regard.labs.lab import Check, Exercise, Findings, Lab, Parameters, Result, ResultTable
+from regard.labs.plotting import add_legend, add_subplots, draw_heatmap
+from regard.labs.single_query import ROUNDING
 
 Matrix = Sequence[Sequence[float]]
 
@@ -26,7 +26,7 @@ W_V = ((4, 3), (9, 1))
 TEMPERATURES = [10 ** (step / 8) for step in range(33)]  # 1 to 10 000
 
 
-class QkvKnobs(Knobs):
+class QkvParameters(Parameters):
     query: int = Field(2, ge=1, le=3)
     """Which of the three states asks."""
     temperature: float = Field(1.0, ge=1, le=10_000)
@@ -105,7 +105,7 @@ def grade(answer: Callable[..., Tensor]) -> Iterator[Check]:
                 "=",
                 0,
                 1e-6,
-                teaches=f"The scores of query {i + 1} are {row}: the highest is that of key {j + 1}, whose "
+                hint=f"The scores of query {i + 1} are {row}: the highest is that of key {j + 1}, whose "
                 f"value is {values[j]}. W acts on columns, q = W_q h; with states in rows, states @ w_q.T.",
             )
 
@@ -131,7 +131,7 @@ Argmax takes the value of the first, (4*5 + 3*1, 9*5 + 1*1) = (23, 46). Softmax 
 times the first one's weight: the same output, to 80 digits. Only when the scores are divided by some
 hundred does it become a mixture.
 """
-    knobs = QkvKnobs
+    parameters = QkvParameters
     exercise = Exercise(
         starter='''
 def attention(states, w_q, w_k, w_v):
@@ -143,14 +143,14 @@ def attention(states, w_q, w_k, w_v):
     """
     raise NotImplementedError
 ''',
-        answer=attention,
+        solution=attention,
         grade=grade,
     )
 
-    def measure(self, knobs: QkvKnobs, generator: Generator) -> Findings:
-        i = knobs.query - 1
+    def measure(self, params: QkvParameters, generator: Generator) -> Findings:
+        i = params.query - 1
         scores, weights, outputs = run(layer("argmax"))
-        _, soft_weights, soft_outputs = run(layer("softmax", knobs.temperature))
+        _, soft_weights, soft_outputs = run(layer("softmax", params.temperature))
         hand, values = by_hand(STATES, W_Q, W_K, W_V)
         best = hand[i].index(max(hand[i]))
         path = [run(layer("softmax", temperature))[2][i].tolist() for temperature in TEMPERATURES]
@@ -189,8 +189,8 @@ def attention(states, w_q, w_k, w_v):
                     ROUNDING,
                 ),
             ],
-            table=Rows(
-                ["key", "score", "argmax", f"softmax at {knobs.temperature:g}", "value"],
+            table=ResultTable(
+                ["key", "score", "argmax", f"softmax at {params.temperature:g}", "value"],
                 [
                     [
                         f"k{j + 1}",
@@ -206,8 +206,8 @@ def attention(states, w_q, w_k, w_v):
 
     def draw(self, result: Result, figure: Figure, colours: Theme) -> None:
         found, i = result.figures, int(result.parameters["query"]) - 1
-        left, right = axes(figure, colours, columns=2)
-        heat(
+        left, right = add_subplots(figure, colours, columns=2)
+        draw_heatmap(
             left,
             found["all_scores"],
             colours,
@@ -234,7 +234,7 @@ def attention(states, w_q, w_k, w_v):
             title=f"output of $q_{i + 1}$",
         )
         right.margins(0.25)
-        legend(right, colours, loc="lower right")
+        add_legend(right, colours, loc="lower right")
 
     def _label(
         self,

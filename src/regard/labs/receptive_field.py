@@ -15,9 +15,9 @@ from torch import Generator, Tensor
 from regard.attention import NORMALISERS, SCORES, MultiHead
 from regard.diagrams.themes import Theme
 from regard.errors import UserError
-from regard.labs.frame import axes, legend
-from regard.labs.lab import Check, Exercise, Findings, Knobs, Lab, Result, Rows
-from regard.labs.turning import blocks
+from regard.labs.lab import Check, Exercise, Findings, Lab, Parameters, Result, ResultTable
+from regard.labs.plotting import add_legend, add_subplots
+from regard.labs.rotations import rotation_matrix
 
 HEADS, DEPTHS = (1, 2, 4), (1, 2, 3)
 SHOWN = 2, 3  # heads and layers of the tree in the picture
@@ -26,7 +26,7 @@ Selected = Float[Tensor, "heads length length"]
 Reach = Bool[Tensor, "output input"]
 
 
-class ReceptiveFieldKnobs(Knobs):
+class ReceptiveFieldParameters(Parameters):
     spare: int = Field(6, ge=1, le=64)
     """Positions beyond the (h + 1)^n that can be seen: those which must stay unseen."""
 
@@ -120,7 +120,7 @@ def looking_at(offsets: Sequence[Sequence[int]], length: int) -> Stack:
     layers = []
     for row in offsets:
         layer = heads_of(3, len(row), 3)
-        turns = [blocks(torch.tensor([2 * torch.pi * step / length])) for step in row]
+        turns = [rotation_matrix(torch.tensor([2 * torch.pi * step / length])) for step in row]
         with torch.no_grad():
             for part in (layer.query, layer.key_value, layer.output):
                 part.weight.zero_()
@@ -158,8 +158,8 @@ class Case:
         why = "More reaches an output than the residual and one position for each head, or less."
         seen = f"positions seen at most, {case}"
         return [
-            Check(f"{seen}, random heads", self.random, "<=", self.bound, teaches=why),
-            Check(f"{seen}, built heads", self.built, "=", self.bound, teaches=why),
+            Check(f"{seen}, random heads", self.random, "<=", self.bound, hint=why),
+            Check(f"{seen}, built heads", self.built, "=", self.bound, hint=why),
         ]
 
 
@@ -206,7 +206,7 @@ def grade(answer: Callable[..., Any]) -> Iterator[Check]:
             seen,
             "=",
             bound(heads, layers),
-            teaches="An output sees p + s_1 + .. + s_n, where each s_l is 0 (the residual) or one of "
+            hint="An output sees p + s_1 + .. + s_n, where each s_l is 0 (the residual) or one of "
             f"layer l's offsets: all {bound(heads, layers)} sums must differ.{clash}",
         )
 
@@ -231,7 +231,7 @@ sum of i_l (h + 1)^l with digits i_l = 0 .. h, and every number below (h + 1)^n 
 We change one input at a time, with every selection held fixed, and count the inputs that reach an output.
 (The gradient would mislead: straight-through, it is softmax's, and reaches every position.)
 """
-    knobs = ReceptiveFieldKnobs
+    parameters = ReceptiveFieldParameters
     exercise = Exercise(
         starter='''
 def offsets(heads, layers):
@@ -243,7 +243,7 @@ def offsets(heads, layers):
     """
     raise NotImplementedError
 ''',
-        answer=offsets,
+        solution=offsets,
         grade=grade,
         background="""
 A head that looks at one position copies its value, and the residual keeps what was there: after one layer,
@@ -252,9 +252,9 @@ positions that have done the same.
 """,
     )
 
-    def measure(self, knobs: ReceptiveFieldKnobs, generator: Generator) -> Findings:
-        cases = [measured(h, n, knobs.spare, generator) for h in HEADS for n in DEPTHS]
-        places = circle(bound(*SHOWN) + knobs.spare, generator)
+    def measure(self, params: ReceptiveFieldParameters, generator: Generator) -> Findings:
+        cases = [measured(h, n, params.spare, generator) for h in HEADS for n in DEPTHS]
+        places = circle(bound(*SHOWN) + params.spare, generator)
         shown = looking_at(offsets(*SHOWN), len(places)).selected(places)
         columns = ["h", "n", "(h + 1)^n", "seen, built", "seen, random", "by gradient", "of"]
         return Findings(
@@ -263,12 +263,12 @@ positions that have done the same.
                 **{f.name: [getattr(case, f.name) for case in cases] for f in fields(Case)},
             },
             checks=[check for case in cases for check in case.checks],
-            table=Rows(columns, [list(astuple(case)) for case in cases]),
+            table=ResultTable(columns, [list(astuple(case)) for case in cases]),
         )
 
     def draw(self, result: Result, figure: Figure, colours: Theme) -> None:
         found = result.figures
-        left, right = axes(figure, colours, columns=2)
+        left, right = add_subplots(figure, colours, columns=2)
         for i, heads in enumerate(HEADS):
             own = [k for k, h in enumerate(found["heads"]) if h == heads]
             x = [found["layers"][k] for k in own]
@@ -279,7 +279,7 @@ positions that have done the same.
         left.plot([], [], "o", color=colours.dimmed, label="seen, built heads")
         left.plot([], [], "x", color=colours.dimmed, label="seen, random heads")
         left.set(yscale="log", xticks=DEPTHS, xlabel="layers n", ylabel="positions seen")
-        legend(left, colours)
+        add_legend(left, colours)
         for layer, source, place, head in found["ways"]:
             tint = colours.series[head] if head else colours.dimmed
             right.plot([source, place], [layer, layer + 1], color=tint, lw=0.9, zorder=1)

@@ -12,15 +12,23 @@ from torch import Generator, Tensor
 from regard.attention import POSITIONS
 from regard.attention.positions import SCALINGS
 from regard.diagrams.themes import Theme
-from regard.labs.frame import axes, legend
-from regard.labs.lab import Check, Exercise, Findings, Knobs, Lab, Result, Rows
-from regard.labs.turning import ROUNDING, SINGLE, Omega, blocks, distances, extremes, frequencies
+from regard.labs.lab import Check, Exercise, Findings, Lab, Parameters, Result, ResultTable
+from regard.labs.plotting import add_legend, add_subplots
+from regard.labs.rotations import (
+    FLOAT32_ROUNDING,
+    ROUNDING,
+    Omega,
+    frequencies,
+    min_max_by_distance,
+    relative_distances,
+    rotation_matrix,
+)
 
 Vectors = Float[Tensor, "length width"]
 Vector = Float[Tensor, " width"]
 
 
-class RotaryKnobs(Knobs):
+class RotaryParameters(Parameters):
     width: int = Field(16, ge=4, le=256, multiple_of=2)
     """d, how wide a head is: d/2 pairs."""
     length: int = Field(48, ge=4, le=256)
@@ -34,11 +42,11 @@ class RotaryKnobs(Knobs):
 class Turned:
     """What the library's rotary does to vectors, measured from outside."""
 
-    def __init__(self, knobs: RotaryKnobs, scaling: str) -> None:
-        slowed = {"scaling": scaling, "factor": knobs.factor, "original_length": knobs.length}
-        options = {"base": knobs.base} | slowed
-        self.position = POSITIONS["rotary"](knobs.width, 1, knobs.width, **options).double()
-        turned = self(torch.eye(knobs.width, dtype=torch.float64)[::2], torch.tensor([1]))
+    def __init__(self, params: RotaryParameters, scaling: str) -> None:
+        slowed = {"scaling": scaling, "factor": params.factor, "original_length": params.length}
+        options = {"base": params.base} | slowed
+        self.position = POSITIONS["rotary"](params.width, 1, params.width, **options).double()
+        turned = self(torch.eye(params.width, dtype=torch.float64)[::2], torch.tensor([1]))
         cosines, sines = turned.unflatten(-1, (-1, 2)).diagonal(dim1=0, dim2=1)
         self.omega: Omega = torch.atan2(sines, cosines)
         self.stretch = torch.hypot(sines, cosines).mean()
@@ -51,7 +59,7 @@ class Turned:
 
     def by_matrix(self, x: Vector, t: int) -> Vector:
         """A matrix of 2 x 2 rotations by t omega_i, times x."""
-        return self.stretch * blocks(t * self.omega) @ x
+        return self.stretch * rotation_matrix(t * self.omega) @ x
 
     def by_complex(self, x: Vector, t: int) -> Vector:
         """(x1 + i x2) e^(i t omega)"""
@@ -75,8 +83,8 @@ class Seen:
             torch.stack([form(x, t) for t in range(length)])
             for form in (turned.by_matrix, turned.by_complex)
         )
-        self.least, self.most = extremes(rows @ columns.T)
-        self.closed = turned.products(x, y, distances(length))
+        self.least, self.most = min_max_by_distance(rows @ columns.T)
+        self.closed = turned.products(x, y, relative_distances(length))
         self.norms = rows.norm(dim=-1) / x.norm()
         self.spread = float((self.most - self.least).max())
         off = torch.stack([self.most - self.closed, self.closed - self.least])
@@ -89,7 +97,7 @@ class Seen:
 def worst(what: str, of: Mapping[str, float], relation: Literal["=", "<="], room: float) -> Check:
     """Zero is the law, for every scaling: the one that is furthest from it."""
     name = max(of, key=lambda scaling: of[scaling])
-    return Check(f"largest {what}", of[name], relation, 0, room, teaches=f"With scaling {name}.")
+    return Check(f"largest {what}", of[name], relation, 0, room, hint=f"With scaling {name}.")
 
 
 # --- the exercise ---------------------------------------------------------------------------------
@@ -119,7 +127,7 @@ def grade(answer: Callable[..., Tensor]) -> Iterator[Check]:
             "=",
             1,
             1e-5,
-            teaches="Turning keeps lengths: each pair (x1, x2) keeps x1^2 + x2^2, as cos^2 + sin^2 = 1.",
+            hint="Turning keeps lengths: each pair (x1, x2) keeps x1^2 + x2^2, as cos^2 + sin^2 = 1.",
         )
         yield Check(
             f"<R_m x, R_n y> moved on by {on} ({given}, m = {m}, n = {n})",
@@ -127,7 +135,7 @@ def grade(answer: Callable[..., Tensor]) -> Iterator[Check]:
             "=",
             float(made(x, m) @ made(y, n)),
             1e-5,
-            teaches="It must depend on m - n alone: turn x1 and x2 by one angle, in proportion to t.",
+            hint="It must depend on m - n alone: turn x1 and x2 by one angle, in proportion to t.",
         )
         units = torch.eye(width, dtype=torch.float64)
         for j in (1, width - 2):
@@ -137,7 +145,7 @@ def grade(answer: Callable[..., Tensor]) -> Iterator[Check]:
                 "=",
                 float(torch.cos(n * omega[j // 2])),
                 1e-5,
-                teaches=f"Entry {j} belongs to pair {j // 2}, which turns by t omega[{j // 2}]: pairs are "
+                hint=f"Entry {j} belongs to pair {j // 2}, which turns by t omega[{j // 2}]: pairs are "
                 "neighbours, (0, 1), (2, 3), .. (Some code pairs halves: the same, up to an order of rows.)",
             )
 
@@ -162,7 +170,7 @@ Rotations keep norms, and R_m^T R_n = R_(n - m), so
 with x_i, y_i the pairs as complex numbers: absolute places drop out. Slowing the omega_i down for longer
 texts (linear, ntk, yarn) changes nothing in that; yarn also stretches all vectors alike.
 """
-    knobs = RotaryKnobs
+    parameters = RotaryParameters
     exercise = Exercise(
         starter='''
 def turn(x, t, omega):
@@ -173,7 +181,7 @@ def turn(x, t, omega):
     """
     raise NotImplementedError
 ''',
-        answer=turn,
+        solution=turn,
         grade=grade,
         background="""
 A pair (x1, x2) is a complex number x1 + i x2, and a product with e^(i a) = cos a + i sin a turns it by the
@@ -181,11 +189,11 @@ angle a. Place t turns pair i by t omega_i, so a query at m and a key at n diffe
 """,
     )
 
-    def measure(self, knobs: RotaryKnobs, generator: Generator) -> Findings:
-        x, y = torch.randn(2, knobs.width, dtype=torch.float64, generator=generator)
-        made = {scaling: Turned(knobs, scaling) for scaling in SCALINGS}
-        seen = {name: Seen(turned, x, y, knobs.length) for name, turned in made.items()}
-        plain, formula = made["none"], frequencies(knobs.width, knobs.base)
+    def measure(self, params: RotaryParameters, generator: Generator) -> Findings:
+        x, y = torch.randn(2, params.width, dtype=torch.float64, generator=generator)
+        made = {scaling: Turned(params, scaling) for scaling in SCALINGS}
+        seen = {name: Seen(turned, x, y, params.length) for name, turned in made.items()}
+        plain, formula = made["none"], frequencies(params.width, params.base)
         learned = {
             name: sum(p.numel() for p in t.position.parameters()) for name, t in made.items()
         }
@@ -203,7 +211,7 @@ angle a. Place t turns pair i by t omega_i, so a query at m and a key at n diffe
         return Findings(
             figures={
                 "scalings": list(made),
-                "distances": distances(knobs.length).tolist(),
+                "distances": relative_distances(params.length).tolist(),
                 "omegas": [turned.omega.tolist() for turned in made.values()],
                 "norms": [float(s.norms.mean()) for s in seen.values()],
                 "parameters": list(learned.values()),
@@ -212,7 +220,7 @@ angle a. Place t turns pair i by t omega_i, so a query at m and a key at n diffe
                 "closed_products": [s.closed.tolist() for s in seen.values()],
             },
             checks=[
-                *(worst(what, of, "<=", ROUNDING * knobs.width) for what, of in small.items()),
+                *(worst(what, of, "<=", ROUNDING * params.width) for what, of in small.items()),
                 worst("number of parameters", learned, "=", 0),
                 Check(
                     "largest difference of |R_t x| / |x| from 1, unscaled",
@@ -226,10 +234,10 @@ angle a. Place t turns pair i by t omega_i, so a query at m and a key at n diffe
                     omega,
                     "<=",
                     0,
-                    SINGLE,
+                    FLOAT32_ROUNDING,
                 ),
             ],
-            table=Rows(
+            table=ResultTable(
                 [
                     "scaling",
                     "spread at one distance",
@@ -246,7 +254,7 @@ angle a. Place t turns pair i by t omega_i, so a query at m and a key at n diffe
 
     def draw(self, result: Result, figure: Figure, colours: Theme) -> None:
         found = result.figures
-        left, right = axes(figure, colours, columns=2)
+        left, right = add_subplots(figure, colours, columns=2)
         away = found["distances"]
         left.plot(away, found["closed_products"][0], label="closed form")
         left.plot(away, found["most_products"][0], "o", ms=5, label="most, over all m")
@@ -263,4 +271,4 @@ angle a. Place t turns pair i by t omega_i, so a query at m and a key at n diffe
             )
         for panel in (left, right):
             panel.set(xlabel=r"distance $n - m$ (tokens)", ylabel=r"$\langle R_m x, R_n y \rangle$")
-            legend(panel, colours, loc="lower left", bbox_to_anchor=(0, 1), ncols=2)
+            add_legend(panel, colours, loc="lower left", bbox_to_anchor=(0, 1), ncols=2)

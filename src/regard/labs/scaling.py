@@ -12,9 +12,9 @@ from torch import Generator, Tensor
 
 from regard.attention import SCORES, MultiHead, attend
 from regard.diagrams.themes import Theme
-from regard.labs.frame import axes, legend
-from regard.labs.lab import Check, Exercise, Findings, Knobs, Lab, Result, Rows, Value
-from regard.labs.measuring import Growth, keep_memory, peak, seconds
+from regard.labs.lab import Check, Exercise, Findings, Lab, Parameters, Result, ResultTable, Value
+from regard.labs.plotting import add_legend, add_subplots
+from regard.labs.profiling import PowerLaw, peak_memory, retain_freed_memory, thread_seconds
 from regard.models.cells import CELLS, Cell
 from regard.models.state_space import StateSpace
 
@@ -29,7 +29,7 @@ ROOM = {"time": 0.35, "memory": 0.1}
 SURE, MORE_ROUNDS = 0.35, 4  # an interval to be content with, and how often to try again
 
 
-class ScalingKnobs(Knobs):
+class ScalingParameters(Parameters):
     shortest: int = Field(768, ge=64, le=4096)
     """The shortest text, in tokens; in short ones you see what does not grow, or not as fast, ..."""
     longest: int = Field(1792, ge=128, le=8192)
@@ -84,7 +84,7 @@ def clock(made: Layers, texts: list[Tensor], rounds: int, best: dict[str, list[f
     for _ in range(rounds):
         for place, x in enumerate(texts):
             for name, layer in made.items():
-                spent = seconds(lambda layer=layer, x=x: layer(x))
+                spent = thread_seconds(lambda layer=layer, x=x: layer(x))
                 best[name][place] = min(best[name][place], spent)
 
 
@@ -125,7 +125,7 @@ def grade(answer: Callable[..., tuple[float, float, Tensor]]) -> Iterator[Check]
             "<=",
             0,
             1e-9,
-            teaches="Old sums were taken with e^(s - old largest). If the largest changes, multiply them by "
+            hint="Old sums were taken with e^(s - old largest). If the largest changes, multiply them by "
             "e^(old - new) before adding e^(s - new) and e^(s - new) v of the new block. Without taking the "
             "largest off, e^s overflows.",
         )
@@ -159,7 +159,7 @@ The fused kernel saves memory only while no L x L matrix is made for it: a mask 
 one. In time, an RNN's steps must wait for each other; attention's products need not, which is why on
 parallel hardware the square may still be quicker.
 """
-    knobs = ScalingKnobs
+    parameters = ScalingParameters
     quick: ClassVar[dict[str, Value]] = {"lengths": 5, "rounds": 3}
     exercise = Exercise(
         starter='''
@@ -173,7 +173,7 @@ def fold(largest, total, gathered, scores, values):
     """
     raise NotImplementedError
 ''',
-        answer=fold,
+        solution=fold,
         grade=grade,
         background="""
 softmax(s) v = sum_j e^(s_j) v_j / sum_j e^(s_j). Both sums can be taken key by key, and then no more than the
@@ -182,26 +182,27 @@ of them changes nothing in the quotient. The largest of those still to come is n
 """,
     )
 
-    def measure(self, knobs: ScalingKnobs, generator: Generator) -> Findings:
-        made, sizes = layers(knobs.width), knobs.measured
-        texts = [torch.randn(1, size, knobs.width, generator=generator) for size in (1, *sizes)]
+    def measure(self, params: ScalingParameters, generator: Generator) -> Findings:
+        made, sizes = layers(params.width), params.measured
+        texts = [torch.randn(1, size, params.width, generator=generator) for size in (1, *sizes)]
         times = {name: [float("inf")] * len(texts) for name in made}
-        keep_memory()
+        retain_freed_memory()
         with torch.inference_mode():
             clock(made, texts, 1, {name: [0.0] * len(texts) for name in made})  # warms up
             for _ in range(1 + MORE_ROUNDS):
-                clock(made, texts, knobs.rounds, times)
+                clock(made, texts, params.rounds, times)
                 if all(timed(sizes, spent).interval <= SURE for spent in times.values()):
                     break
             memory = {
-                name: [peak(partial(layer, x)) for x in texts[1:]] for name, layer in made.items()
+                name: [peak_memory(partial(layer, x)) for x in texts[1:]]
+                for name, layer in made.items()
             }
         return found(sizes, times, memory)
 
     def draw(self, result: Result, figure: Figure, colours: Theme) -> None:
         found = result.figures
         sizes = found["lengths"]
-        panels = axes(figure, colours, columns=2)
+        panels = add_subplots(figure, colours, columns=2)
         for panel, what, unit in zip(panels, ("time", "memory"), ("s", "B"), strict=True):
             rows = zip(found["layers"], found[what], found[f"{what}_exponents"], strict=True)
             for i, (name, values, exponent) in enumerate(rows):
@@ -209,7 +210,7 @@ of them changes nothing in the quotient. The largest of those still to come is n
                 values = values[-len(sizes) :]  # not the one token's
                 room = found[f"{what}_intervals"][i]
                 label = f"{name}: $L^{{{exponent:.2f} \\pm {room:.2f}}}$"
-                panel.plot(sizes, [fit.at(size) for size in sizes], color=tint, label=label)
+                panel.plot(sizes, [fit.predict(size) for size in sizes], color=tint, label=label)
                 panel.plot(sizes, values, "o", ms=5, color=tint)
             panel.set(
                 xscale="log",
@@ -222,15 +223,15 @@ of them changes nothing in the quotient. The largest of those still to come is n
             panel.set_xticks(shown, map(str, shown))
             panel.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
             panel.yaxis.set_major_formatter(EngFormatter(unit))
-            legend(panel, colours, loc="upper center", bbox_to_anchor=(0.5, -0.16), ncols=2)
+            add_legend(panel, colours, loc="upper center", bbox_to_anchor=(0.5, -0.16), ncols=2)
 
 
-def timed(sizes: list[int], spent: list[float]) -> Growth:
+def timed(sizes: list[int], spent: list[float]) -> PowerLaw:
     """How time grows beside what a call takes for a single token, which is the first of `spent`."""
-    return Growth.of(sizes, spent[1:], fixed=spent[0])
+    return PowerLaw.fit(sizes, spent[1:], offset=spent[0])
 
 
-FITS = {"time": timed, "memory": Growth.beside}
+FITS = {"time": timed, "memory": PowerLaw.fit_with_offset}
 
 
 def found(
@@ -258,7 +259,7 @@ def found(
             **{f"{what}_intervals": [fit.interval for fit in made] for what, made in fits.items()},
         },
         checks=checks,
-        table=Rows(
+        table=ResultTable(
             ["layer", "time ~", f"ms {longest}", "memory ~", f"MiB {longest}"],
             [
                 [name, told(clocked), times[name][-1] * 1e3, told(held), memory[name][-1] / 2**20]
@@ -268,6 +269,6 @@ def found(
     )
 
 
-def told(fit: Growth) -> str:
+def told(fit: PowerLaw) -> str:
     """The exponent with its interval."""
     return f"L^{fit.exponent:.2f} ± {fit.interval:.2f}"

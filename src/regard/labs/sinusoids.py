@@ -12,23 +12,23 @@ from torch import Generator, Tensor
 from regard.attention import POSITIONS
 from regard.config import Sinusoidal
 from regard.diagrams.themes import Theme
-from regard.labs.frame import axes, legend
-from regard.labs.lab import Check, Exercise, Findings, Knobs, Lab, Result, Rows
-from regard.labs.turning import (
+from regard.labs.lab import Check, Exercise, Findings, Lab, Parameters, Result, ResultTable
+from regard.labs.plotting import add_legend, add_subplots
+from regard.labs.rotations import (
+    FLOAT32_ROUNDING,
     ROUNDING,
-    SINGLE,
     Omega,
-    apart,
-    blocks,
-    distances,
-    extremes,
+    angle_difference,
     frequencies,
+    min_max_by_distance,
+    relative_distances,
+    rotation_matrix,
 )
 
 Table = Float[Tensor, "length width"]
 
 
-class SinusoidsKnobs(Knobs):
+class SinusoidsParameters(Parameters):
     width: int = Field(32, ge=2, le=512, multiple_of=2)
     """D, how wide an encoding is: D/2 pairs of a sine and a cosine."""
     length: int = Field(64, ge=8, le=512)
@@ -54,7 +54,8 @@ def paces(table: Table) -> Omega:
 
 def shift(k: int, width: int, base: float) -> Float[Tensor, "width width"]:
     """R_k: each pair (sin a, cos a) becomes (sin(a + k omega), cos(a + k omega))."""
-    return blocks(-k * frequencies(width, base))  # a sine first: the pair turns the other way
+    # A sine first: the pair turns the other way.
+    return rotation_matrix(-k * frequencies(width, base))
 
 
 def fitted(table: Table, k: int) -> Float[Tensor, "pairs 2 2"]:
@@ -80,7 +81,7 @@ def grade(answer: Callable[..., Tensor]) -> Iterator[Check]:
             "<=",
             0,
             1e-4,
-            teaches="sin(a + b) = sin a cos b + cos a sin b and cos(a + b) = cos a cos b - sin a sin b, "
+            hint="sin(a + b) = sin a cos b + cos a sin b and cos(a + b) = cos a cos b - sin a sin b, "
             "with b = k omega_i, omega_i = base^(-2i / width) for pair i = 0, 1, ...; R acts on columns, "
             f"and pair i is rows 2i (sine) and 2i + 1 (cosine). At t = 0 it is off by {misses[0]:.2g}.",
         )
@@ -90,7 +91,7 @@ def grade(answer: Callable[..., Tensor]) -> Iterator[Check]:
             "<=",
             0,
             1e-4,
-            teaches="A rotation keeps lengths and angles: its columns are orthonormal.",
+            hint="A rotation keeps lengths and angles: its columns are orthonormal.",
         )
 
 
@@ -113,7 +114,7 @@ look k places on. And sin a sin b + cos a cos b = cos(a - b), so
 
 which is D/2 for s = t, and the same wherever the two stand.
 """
-    knobs = SinusoidsKnobs
+    parameters = SinusoidsParameters
     exercise = Exercise(
         starter='''
 def shift(k, width, base):
@@ -124,7 +125,7 @@ def shift(k, width, base):
     """
     raise NotImplementedError
 ''',
-        answer=shift,
+        solution=shift,
         grade=grade,
         background="""
 PE(t) stacks pairs (sin t omega_i, cos t omega_i), omega_i = base^(-2i / width), i = 0 .. width/2 - 1.
@@ -133,25 +134,31 @@ PE(t) stacks pairs (sin t omega_i, cos t omega_i), omega_i = base^(-2i / width),
 """,
     )
 
-    def measure(self, knobs: SinusoidsKnobs, generator: Generator) -> Findings:
-        length, k = knobs.length, knobs.shift
-        table = encoding(knobs.width, length + k, knobs.base)
-        omega, formula = paces(table), frequencies(knobs.width, knobs.base)
-        moved = table[:length] @ blocks(-k * omega).T
+    def measure(self, params: SinusoidsParameters, generator: Generator) -> Findings:
+        length, k = params.length, params.shift
+        table = encoding(params.width, length + k, params.base)
+        omega, formula = paces(table), frequencies(params.width, params.base)
+        moved = table[:length] @ rotation_matrix(-k * omega).T
         found = fitted(table, k)
         turned, wanted = torch.atan2(found[:, 0, 1], found[:, 0, 0]), k * omega
         rigid = found.transpose(1, 2) @ found - torch.eye(2, dtype=torch.float64)
         products = table[:length] @ table[:length].T
-        least, most = extremes(products)
-        away = distances(length)
+        least, most = min_max_by_distance(products)
+        away = relative_distances(length)
         closed = torch.cos(away[:, None] * omega).sum(-1)
         nearest = torch.stack([most - closed, closed - least])
-        many = ROUNDING * knobs.width
+        many = ROUNDING * params.width
         checks = {
-            "relative difference of omega_i from base^(-2i / D)": (omega / formula - 1, SINGLE),
+            "relative difference of omega_i from base^(-2i / D)": (
+                omega / formula - 1,
+                FLOAT32_ROUNDING,
+            ),
             "|PE(t + k) - R_k PE(t)|, over all t": (table[k:] - moved, ROUNDING),
             "|M^T M - 1|, M the best 2 x 2 map of a pair": (rigid, ROUNDING),
-            "difference of the angle of M from k omega_i": (apart(turned, wanted), ROUNDING),
+            "difference of the angle of M from k omega_i": (
+                angle_difference(turned, wanted),
+                ROUNDING,
+            ),
             "spread of PE(s) . PE(t) at one distance": (most - least, many),
             "difference of PE(s) . PE(t) from sum_i cos((t - s) omega_i)": (nearest, many),
         }
@@ -169,7 +176,7 @@ PE(t) stacks pairs (sin t omega_i, cos t omega_i), omega_i = base^(-2i / width),
                 Check(f"largest {name}", float(found.abs().max()), "<=", 0, room)
                 for name, (found, room) in checks.items()
             ],
-            table=Rows(
+            table=ResultTable(
                 ["t - s", "least PE(s) . PE(t)", "most", "closed form"],
                 [
                     [int(away[i]), *(float(values[i]) for values in series.values())]
@@ -180,7 +187,7 @@ PE(t) stacks pairs (sin t omega_i, cos t omega_i), omega_i = base^(-2i / width),
 
     def draw(self, result: Result, figure: Figure, colours: Theme) -> None:
         found, k = result.figures, result.parameters["shift"]
-        left, right = axes(figure, colours, columns=2)
+        left, right = add_subplots(figure, colours, columns=2)
         pairs = range(1, len(found["angles"]) + 1)
         told = rf"from $PE(t)$ to $PE(t + {k})$, fitted"
         left.plot(pairs, found["closed_angles"], label=rf"${k}\,\omega_i$ (modulo $2\pi$)")
@@ -192,4 +199,4 @@ PE(t) stacks pairs (sin t omega_i, cos t omega_i), omega_i = base^(-2i / width),
         right.plot(away, found["least_products"], "o", ms=2.5, label="least, over all s")
         right.set(xlabel=r"distance $t - s$ (tokens)", ylabel=r"$PE(s) \cdot PE(t)$")
         for panel in (left, right):
-            legend(panel, colours, loc="lower left", bbox_to_anchor=(0, 1), ncols=2)
+            add_legend(panel, colours, loc="lower left", bbox_to_anchor=(0, 1), ncols=2)

@@ -17,7 +17,7 @@ from regard.text.corpus import Corpus
 from regard.text.tokenizer import TokenizerPair
 
 
-def untrained(config: Config, tokenizers: TokenizerPair) -> Model:
+def init_model(config: Config, tokenizers: TokenizerPair) -> Model:
     """The model that a config asks for, as its seed draws it."""
     torch.manual_seed(config.seed)
     sizes = tokenizers.source.size, tokenizers.target.size
@@ -31,7 +31,7 @@ def train(config: Config, data: Corpus) -> tuple[Model, TokenizerPair]:
     from regard.training.update import Update
 
     tokenizers = TokenizerPair.learn(config.tokenizer, data["train"], data.symbols)
-    model, table = untrained(config, tokenizers), config.training
+    model, table = init_model(config, tokenizers), config.training
     texts, val = (Encoded.of(data[split], tokenizers) for split in ("train", "val"))
     batches = Batches(texts, table.batch_tokens, table.batch_sentences, config.seed)
     with TemporaryDirectory() as folder, Display(Console(quiet=True)) as display:

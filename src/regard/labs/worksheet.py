@@ -14,9 +14,9 @@ import torch
 from torch import Tensor
 
 from regard.errors import UserError
-from regard.labs.answering import Foreign, decode, encode
-from regard.labs.asking import Asking, ReaderError, UnaskedError, visible
 from regard.labs.lab import Check, Exercise, Lab, document
+from regard.labs.sandbox import AnswerError, Sandbox, SandboxError, sanitize
+from regard.labs.sandbox_worker import Unsupported, decode, encode
 
 LONGEST = 1 << 20  # characters of an answer file
 WHOLE = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
@@ -103,7 +103,7 @@ def check(lab: Lab, path: Path, seconds: float = 20.0) -> Marks:
     if not 0 < seconds < math.inf:
         raise UserError(f"--limit is a number of seconds above 0, not {seconds:g}")
     source, begun = read(path), time.perf_counter()
-    with Asking(path, source, seconds) as asking:
+    with Sandbox(path, source, seconds) as asking:
         asking.load(lab.exercise.function)
         checks, remark = graded(lab.exercise, Answer(lab.exercise, asking.ask))
     spent = time.perf_counter() - begun
@@ -137,16 +137,16 @@ def graded(exercise: Exercise, answer: "Answer") -> tuple[list[Check], str]:
         for one in exercise.grade(answer):
             remark = remark or ("" if one.passed else answer.differs)
             checks.append(one)
-    except ReaderError as error:
+    except AnswerError as error:
         remark = answer.failed(error)
-    except UnaskedError:
+    except SandboxError:
         raise
     except UserError as error:  # the law's own word about types and shapes
         remark = str(error)
     except Exception as error:
         why = str(error).strip().split("\n")[0][:200]
         remark = answer.differs or f"{answer.asked} returned what cannot be graded: {why}"
-    return checks, visible(remark)
+    return checks, sanitize(remark)
 
 
 class Answer:
@@ -158,22 +158,22 @@ class Answer:
         self.differs = ""  # how the last answer was not of the type and shape of ours
 
     def __call__(self, *given: Any) -> Any:
-        names = inspect.signature(self._exercise.answer).parameters
+        names = inspect.signature(self._exercise.solution).parameters
         told = [f"{name} = {brief(value)}" for name, value in zip(names, given, strict=False)]
         self.asked = f"{self._exercise.function}({', '.join(told)})"
         sent = encode(given)
-        ours = self._exercise.answer(*decode(sent))
+        ours = self._exercise.solution(*decode(sent))
         got = fitted(self._ask(sent, self.asked), ours)
         self.differs = ""
         if kind(got) != kind(ours):
             self.differs = f"{self.asked} returned {kind(got)}, where {kind(ours)} is expected"
         if got is None and ours is not None:
             raise UserError(f"{self.differs}; did you forget to return it?")
-        if isinstance(got, Foreign):
+        if isinstance(got, Unsupported):
             raise UserError(self.differs)
         return got
 
-    def failed(self, raised: ReaderError) -> str:
+    def failed(self, raised: AnswerError) -> str:
         if raised.kind == "NotImplementedError" and not raised.words:
             return f"nothing written yet: fill in {self._exercise.function}{raised.place}"
         return f"{self.asked} failed{raised.place}: {raised}"
@@ -207,7 +207,7 @@ def kind(value: Any) -> str:
             return f"a {type(value).__name__} of {len(value)} ({parts})"
         case dict():
             return f"a dict with {', '.join(list(value)[:50])}"
-        case Foreign():
+        case Unsupported():
             return value.kind
         case _:
             raise TypeError(f"{type(value).__name__} does not travel to a reader's process")

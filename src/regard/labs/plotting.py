@@ -16,7 +16,7 @@ from regard.diagrams.themes import Theme
 WIDTH, HEIGHT = 9.6, 5.4  # inches: a slide's shape
 
 
-def frame(claim: str, colours: Theme) -> Figure:
+def new_figure(claim: str, colours: Theme) -> Figure:
     """An empty figure with the claim on top."""
     room = ConstrainedLayoutEngine(w_pad=0.2, h_pad=0.2, wspace=0.02, hspace=0.02)  # inches; shares
     figure = Figure(figsize=(WIDTH, HEIGHT), dpi=100, facecolor=colours.paper, layout=room)
@@ -26,7 +26,7 @@ def frame(claim: str, colours: Theme) -> Figure:
     return figure
 
 
-def axes(figure: Figure, colours: Theme, columns: int = 1, rows: int = 1) -> list[Axes]:
+def add_subplots(figure: Figure, colours: Theme, columns: int = 1, rows: int = 1) -> list[Axes]:
     """Panels side by side, row by row, in the theme's colours."""
     panels = list(figure.subplots(rows, columns, squeeze=False).flat)
     for panel in panels:
@@ -43,12 +43,12 @@ def axes(figure: Figure, colours: Theme, columns: int = 1, rows: int = 1) -> lis
     return panels
 
 
-def legend(panel: Axes, colours: Theme, **place: object) -> None:
+def add_legend(panel: Axes, colours: Theme, **place: object) -> None:
     """A legend without a box."""
     panel.legend(frameon=False, fontsize=9, labelcolor=colours.text, **place)  # type: ignore[arg-type]
 
 
-def heat(
+def draw_heatmap(
     panel: Axes,
     numbers: Sequence[Sequence[float]],
     colours: Theme,

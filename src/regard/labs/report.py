@@ -17,19 +17,22 @@ def page(results: Sequence[tuple[Lab, Result]]) -> str:
 
 def section(lab: Lab, result: Result) -> str:
     verdict = "The claim holds" if result.passed else "**The claim does not hold**"
-    knobs = [f"--set {name}={value}" for name, value in turned(lab, result).items()]
-    command = " ".join(["regard lab", lab.name, f"--seed {result.seed}", *knobs])
+    params = [f"--set {name}={value}" for name, value in turned(lab, result).items()]
+    command = " ".join(["regard lab", lab.name, f"--seed {result.seed}", *params])
     cells = ([c if isinstance(c, str) else shown(c) for c in row] for row in result.table.rows)
     return "\n".join(
         [
             f"## {lab.name}: {lab.claim}\n",
             f"```\n{lab.derivation.strip()}\n```\n",
             picture(lab),
-            grid([result.table.heads, *cells]),
+            grid([result.table.columns, *cells]),
             *(f"- {note}" for note in result.notes),
             *[""] * bool(result.notes),
             f"{verdict}: `{command}`\n",
-            *(f"- {'' if check.passed else '**failed** '}{check.told}" for check in result.checks),
+            *(
+                f"- {'' if check.passed else '**failed** '}{check.message}"
+                for check in result.checks
+            ),
             "",
         ]
     )
@@ -42,6 +45,6 @@ def picture(lab: Lab) -> str:
 
 
 def turned(lab: Lab, result: Result) -> dict[str, Value]:
-    """The knobs that are not where they stand by default."""
-    usual = lab.knobs().model_dump()
+    """The parameters that are not where they stand by default."""
+    usual = lab.parameters().model_dump()
     return {name: value for name, value in result.parameters.items() if value != usual[name]}

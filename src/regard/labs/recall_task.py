@@ -11,7 +11,7 @@ from regard.text.tokenizer import TokenizerPair
 LETTERS, FILLERS, ASK = "abcdef", ".,", "?"
 
 
-def text(length: int, chance: random.Random) -> str:
+def sample_text(length: int, chance: random.Random) -> str:
     """Capitals, fillers and questions; a question is answered by the latest capital: `B.;?bC,?c`."""
     latest, said = "", ""
     while len(said) < length:
@@ -24,12 +24,14 @@ def text(length: int, chance: random.Random) -> str:
     return said[:length]
 
 
-def texts(count: int, shortest: int, longest: int, chance: random.Random) -> list[tuple[str, str]]:
+def sample_pairs(
+    count: int, shortest: int, longest: int, chance: random.Random
+) -> list[tuple[str, str]]:
     """Nothing to read, a text to write."""
-    return [("", text(chance.randint(shortest, longest), chance)) for _ in range(count)]
+    return [("", sample_text(chance.randint(shortest, longest), chance)) for _ in range(count)]
 
 
-def by_place(
+def accuracy_by_position(
     model: Model, tokenizers: TokenizerPair, pairs: list[tuple[str, str]], width: int
 ) -> list[float]:
     """Share of questions that get the right answer, for every `width` places; any letter may be it."""

@@ -18,7 +18,7 @@ from regard.text.tokenizer import TokenizerPair
 Pair = tuple[str, str]
 
 
-def letter_pairs(count: int, lengths: range, letters: int, chance: random.Random) -> list[Pair]:
+def sample_pairs(count: int, lengths: range, letters: int, chance: random.Random) -> list[Pair]:
     """Pairs of the case task. Letters come by chance: none can be guessed from the others."""
     alphabet = ascii_lowercase[:letters] + ascii_lowercase[:letters].upper()
     drawn = chance.choices(lengths, k=count)
@@ -26,7 +26,7 @@ def letter_pairs(count: int, lengths: range, letters: int, chance: random.Random
     return [TASKS["case"].pair(text, chance) for text in texts]
 
 
-def by_length(
+def accuracy_by_length(
     model: Model, tokenizers: TokenizerPair, pairs: list[Pair], edges: Sequence[int]
 ) -> list[float]:
     """Share of target tokens that are right, each after the right ones, for lengths between edges."""
@@ -40,7 +40,7 @@ def by_length(
     ]
 
 
-def reach(model: Model, batch: Batch, output: int) -> list[float]:
+def gradient_norms(model: Model, batch: Batch, output: int) -> list[float]:
     """How large the gradient of one output's loss is at each place of the source, on average."""
     embedded: list[Tensor] = []
     embedding = next(part for part in model.modules() if isinstance(part, torch.nn.Embedding))
@@ -52,18 +52,18 @@ def reach(model: Model, batch: Batch, output: int) -> list[float]:
     return gradient.double().norm(dim=-1).mean(0).tolist()  # squares of 1e-30 need the room
 
 
-def expected(held: float, length: float, letters: int) -> float:
+def expected_accuracy(held: float, length: float, letters: int) -> float:
     """(K + (n + 1 - K) / a) / (n + 1): K of n letters and the end are known, the others guessed"""
     known = min(held, length + 1)
     return (known + (length + 1 - known) / letters) / (length + 1)
 
 
-def fitted(
+def fit_capacity(
     lengths: Sequence[float], accuracies: Sequence[float], letters: int
 ) -> tuple[float, float]:
     """(K, its standard error) by least squares."""
     grid = np.arange(0, max(lengths) + 1, 0.01)
-    curves = np.array([[expected(held, n, letters) for n in lengths] for held in grid])
+    curves = np.array([[expected_accuracy(held, n, letters) for n in lengths] for held in grid])
     misses = ((curves - np.array(accuracies)) ** 2).sum(1)
     held = grid[misses.argmin()]
     slopes = sum(((1 - 1 / letters) / (n + 1)) ** 2 for n in lengths if n + 1 > held)

@@ -34,7 +34,7 @@ SIZES: dict[str, int | float] = {
 
 
 @dataclass(frozen=True)
-class Choice:
+class Variant:
     """What one would have to set, by dotted key, and the table, or the plain value, that this gives."""
 
     settings: dict[str, Any]
@@ -50,46 +50,46 @@ class Choice:
         return {f"{field}.{key}" if key else field: value for key, value in self.settings.items()}
 
 
-def choices(wanted: Any) -> list[Choice]:
+def list_variants(wanted: Any) -> list[Variant]:
     """The values that a type leaves to choose among, the plainest first; none for a free number."""
     if get_origin(wanted) is Annotated:
         inner, *extra = get_args(wanted)
-        return [*choices(inner), *(choice for mark in extra for choice in added(mark))]
+        return [*list_variants(inner), *(choice for mark in extra for choice in added(mark))]
     if get_origin(wanted) in (Union, UnionType):
         members = get_args(wanted)
         if NoneType in members:  # a number, or the default's own way: one and two will do
-            return [Choice({"": value}, value) for value in (None, 1, 2)]
-        return [choice for member in members for choice in choices(member)]
+            return [Variant({"": value}, value) for value in (None, 1, 2)]
+        return [choice for member in members for choice in list_variants(member)]
     if get_origin(wanted) is Literal:
-        return [Choice({"": value}, value) for value in get_args(wanted)]
+        return [Variant({"": value}, value) for value in get_args(wanted)]
     if wanted is bool:
-        return [Choice({"": value}, value) for value in (False, True)]
+        return [Variant({"": value}, value) for value in (False, True)]
     is_table = isinstance(wanted, type) and issubclass(wanted, Table) and wanted is not Custom
-    return list(tables(wanted)) if is_table else []
+    return list(table_variants(wanted)) if is_table else []
 
 
-def added(mark: Any) -> Iterator[Choice]:
+def added(mark: Any) -> Iterator[Variant]:
     """The kinds that users have registered where a config lets them."""
     load_own_files()
     context = mark.custom_error_context if isinstance(mark, Discriminator) else None
     point = str((context or {}).get("extension"))
     for kind in sorted(EXTENSIONS.get(point, ())):
-        yield Choice({"kind": kind}, {"kind": kind})
+        yield Variant({"kind": kind}, {"kind": kind})
 
 
-Open = dict[str, list[Choice]]
+Open = dict[str, list[Variant]]
 
 
 def fields(wanted: type[Table]) -> Open:
     """What each field of a table leaves to choose."""
     found = {
-        name: choices(Annotated[field.annotation, *field.metadata, "a field"])
+        name: list_variants(Annotated[field.annotation, *field.metadata, "a field"])
         for name, field in wanted.model_fields.items()
     }
     return {name: these for name, these in found.items() if these}
 
 
-def tables(wanted: type[Table]) -> Iterator[Choice]:
+def table_variants(wanted: type[Table]) -> Iterator[Variant]:
     """A table with the plainest of everything, then with each other choice, one at a time."""
     left = fields(wanted)
     yield (plain := plainest(wanted, left))
@@ -98,7 +98,7 @@ def tables(wanted: type[Table]) -> Iterator[Choice]:
             yield changed(plain, {name: choice})
 
 
-def kinds_together(wanted: type[Table]) -> Iterator[Choice]:
+def kind_pairs(wanted: type[Table]) -> Iterator[Variant]:
     """The plainest with two other kinds at a time: latent heads with rotary positions, say."""
     left = fields(wanted)
     plain = plainest(wanted, left)
@@ -111,15 +111,15 @@ def kinds_together(wanted: type[Table]) -> Iterator[Choice]:
             yield changed(plain, dict([one, other]))
 
 
-def plainest(wanted: type[Table], left: Open) -> Choice:
+def plainest(wanted: type[Table], left: Open) -> Variant:
     """The first of every choice, and small sizes."""
     named = left["kind"][0].inside("kind") if "kind" in left else {}
     sizes = {name: SIZES[name] for name in wanted.model_fields if name in SIZES}
-    return Choice(named, sizes | {name: found[0].value for name, found in left.items()})
+    return Variant(named, sizes | {name: found[0].value for name, found in left.items()})
 
 
-def changed(plain: Choice, chosen: dict[str, Choice]) -> Choice:
+def changed(plain: Variant, chosen: dict[str, Variant]) -> Variant:
     """A table with some of its fields chosen otherwise."""
     settings = {key: value for name, c in chosen.items() for key, value in c.inside(name).items()}
     values = {name: choice.value for name, choice in chosen.items()}
-    return Choice(plain.settings | settings, plain.value | values)
+    return Variant(plain.settings | settings, plain.value | values)

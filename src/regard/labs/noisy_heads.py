@@ -8,8 +8,8 @@ from torch import Generator, Tensor
 
 from regard.attention import SCORES, MultiHead
 from regard.labs.averaging import query
-from regard.labs.lookup import brought_back
-from regard.labs.noise import FARTHEST, Noise, NoiseKnobs, Scene
+from regard.labs.noise import MAX_DEVIATIONS, Noise, NoiseParameters, Setup
+from regard.labs.single_query import closed_form_output
 
 BINS = torch.linspace(-0.25, 1.25, 32, dtype=torch.float64)  # from v_b at 0 to v_a at 1
 
@@ -22,7 +22,7 @@ def queries(
 
 
 @torch.no_grad()
-def mean_of_heads(
+def average_heads(
     asked: Float[Tensor, "heads width"],
     keys: Float[Tensor, "draw key width"],
     values: Float[Tensor, "key width"],
@@ -43,59 +43,72 @@ def mean_of_heads(
 
 
 @dataclass(frozen=True)
-class Outcomes:
+class HeadOutputs:
     """What one head and two bring back among scattered keys: many outcomes, each with its probability."""
 
     scores: Float[Tensor, "outcome 2"]  # of k_a in the first of two heads, of k_b in the second
-    one: Float[Tensor, "outcome width"]
-    two: Float[Tensor, "outcome width"]
-    likely: Float[Tensor, " outcome"]
+    one_head: Float[Tensor, "outcome width"]
+    two_heads: Float[Tensor, "outcome width"]
+    probabilities: Float[Tensor, " outcome"]
 
-    def strays(self, about: "Outcomes") -> list[Float[Tensor, " outcome"]]:
+    def squared_deviations(self, about: "HeadOutputs") -> list[Float[Tensor, " outcome"]]:
         """Square distances, of one head and of two, from what is expected: their mean is the variance."""
-        pairs = (self.one, about.likely @ about.one), (self.two, about.likely @ about.two)
+        pairs = (
+            (self.one_head, about.probabilities @ about.one_head),
+            (self.two_heads, about.probabilities @ about.two_heads),
+        )
         return [(output - centre).square().sum(1) for output, centre in pairs]
 
-    def misses(self, middle: Float[Tensor, " width"]) -> list[Float[Tensor, " outcome"]]:
+    def distances(self, middle: Float[Tensor, " width"]) -> list[Float[Tensor, " outcome"]]:
         """Distances, of one head and of two, from the middle of the two values."""
-        return [(output - middle).norm(dim=1) for output in (self.one, self.two)]
+        return [(output - middle).norm(dim=1) for output in (self.one_head, self.two_heads)]
 
-    def shares(
+    def histograms(
         self, start: Float[Tensor, " width"], end: Float[Tensor, " width"]
     ) -> list[list[float]]:
         """How often one head and two bring back what lies in each bin on the way from start to end."""
         way = (end - start) / (end - start).square().sum()
-        along = [((output - start) @ way).clamp(*BINS[[0, -1]]) for output in (self.one, self.two)]
-        return [torch.histogram(x, BINS, weight=self.likely).hist.tolist() for x in along]
+        along = [
+            ((output - start) @ way).clamp(*BINS[[0, -1]])
+            for output in (self.one_head, self.two_heads)
+        ]
+        return [torch.histogram(x, BINS, weight=self.probabilities).hist.tolist() for x in along]
 
 
-def measured(noise: Noise, knobs: NoiseKnobs, scene: Scene, generator: Generator) -> Outcomes:
+def measure_outputs(
+    noise: Noise, params: NoiseParameters, scene: Setup, generator: Generator
+) -> HeadOutputs:
     """By the library's layer, among keys that are drawn."""
     means, values, a, b = scene
-    keys = noise.keys(means, a, knobs.draws, generator)
-    return Outcomes(
-        knobs.beta * (keys * means).sum(-1)[:, [a, b]],
-        mean_of_heads(query(means, a, b, knobs.beta)[None], keys, values),
-        mean_of_heads(queries(means, a, b, knobs.beta), keys, values),
-        torch.full((knobs.draws,), 1 / knobs.draws, dtype=torch.float64),
+    keys = noise.sample_keys(means, a, params.draws, generator)
+    return HeadOutputs(
+        params.beta * (keys * means).sum(-1)[:, [a, b]],
+        average_heads(query(means, a, b, params.beta)[None], keys, values),
+        average_heads(queries(means, a, b, params.beta), keys, values),
+        torch.full((params.draws,), 1 / params.draws, dtype=torch.float64),
     )
 
 
-def expected(knobs: NoiseKnobs, scene: Scene) -> Outcomes:
+def closed_form_outputs(params: NoiseParameters, scene: Setup) -> HeadOutputs:
     """By the closed form, over a grid of lambda_a and lambda_b, where every key is scaled."""
     _, values, a, b = scene
     counts = 397, 401  # not the same, so that their differences take many values
-    grids = [torch.linspace(-FARTHEST, FARTHEST, n, dtype=torch.float64) for n in counts]
+    grids = [
+        torch.linspace(-MAX_DEVIATIONS, MAX_DEVIATIONS, n, dtype=torch.float64) for n in counts
+    ]
     z = torch.cartesian_prod(*grids)
-    z = z[z.norm(dim=1) <= FARTHEST]
-    scores = knobs.beta * (1 + knobs.sigma * z)
-    one, two = brought_back(scores, values, [a, b]), two_heads(scores, values, a, b)
-    return Outcomes(scores, one, two, (-z.square().sum(1) / 2).softmax(0))
+    z = z[z.norm(dim=1) <= MAX_DEVIATIONS]
+    scores = params.beta * (1 + params.sigma * z)
+    one, two = (
+        closed_form_output(scores, values, [a, b]),
+        closed_form_two_heads(scores, values, a, b),
+    )
+    return HeadOutputs(scores, one, two, (-z.square().sum(1) / 2).softmax(0))
 
 
-def two_heads(
+def closed_form_two_heads(
     scores: Float[Tensor, "draw 2"], values: Float[Tensor, "key width"], a: int, b: int
 ) -> Float[Tensor, "draw width"]:
     """The closed form of (a_1 + a_2) / 2"""
     first, second = scores.split(1, dim=1)
-    return (brought_back(first, values, [a]) + brought_back(second, values, [b])) / 2
+    return (closed_form_output(first, values, [a]) + closed_form_output(second, values, [b])) / 2

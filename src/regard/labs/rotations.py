@@ -7,7 +7,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 ROUNDING = 1e-9  # of float64, over a few hundred additions
-SINGLE = 1e-5  # of float32, in which the library makes its frequencies
+FLOAT32_ROUNDING = 1e-5  # of float32, in which the library makes its frequencies
 
 Omega = Float[Tensor, " pairs"]
 Square = Float[Tensor, "length length"]
@@ -20,24 +20,24 @@ def frequencies(width: int, base: float) -> Omega:
     return torch.as_tensor(base, dtype=torch.float64) ** (-2 * pairs / width)
 
 
-def blocks(angles: Omega) -> Float[Tensor, "width width"]:
+def rotation_matrix(angles: Omega) -> Float[Tensor, "width width"]:
     """The matrix that turns pair i by its angle: blocks [[cos, -sin], [sin, cos]] on the diagonal."""
     cosines, sines = angles.cos(), angles.sin()
     turns = torch.stack([cosines, -sines, sines, cosines], dim=-1).unflatten(-1, (2, 2))
     return torch.block_diag(*turns)
 
 
-def apart(one: Omega, other: Omega) -> Omega:
+def angle_difference(one: Omega, other: Omega) -> Omega:
     """The difference of two angles, in -pi .. pi."""
     return (one - other + math.pi).remainder(2 * math.pi) - math.pi
 
 
-def distances(length: int) -> Float[Tensor, " distances"]:
+def relative_distances(length: int) -> Float[Tensor, " distances"]:
     """Every t - s, from the furthest back to the furthest on."""
     return torch.arange(1 - length, length, dtype=torch.float64)
 
 
-def extremes(products: Square) -> tuple[ByDistance, ByDistance]:
+def min_max_by_distance(products: Square) -> tuple[ByDistance, ByDistance]:
     """(least, most) of row s, column t, for each t - s: equal if distance is all that counts."""
     length = len(products)
     found = [products.diagonal(away) for away in range(1 - length, length)]

@@ -1,6 +1,6 @@
 """A reader's file in a process of its own: it answers the checker's questions, and can do little else.
 
-    python -P answering.py FILE_DESCRIPTOR SECONDS
+    python -P sandbox_worker.py FILE_DESCRIPTOR SECONDS
 
 The two sides speak JSON over a socket, each message led by its length; tensors travel as their bytes, so
 neither side ever unpickles what the other sent. The law is held by the checker alone: nothing that a file
@@ -43,7 +43,7 @@ DTYPES = {
 
 
 @dataclass(frozen=True)
-class Foreign:
+class Unsupported:
     """Something that does not travel; only what it is called does."""
 
     kind: str
@@ -100,7 +100,7 @@ def decode(value: Any) -> Any:
         case ["tensor", [str(kind), list(shape), str(text)]] if kind in DTYPES:
             return _tensor(DTYPES[kind], shape, base64.b64decode(text, validate=True))
         case ["foreign", str(kind)]:
-            return Foreign(kind[:80])
+            return Unsupported(kind[:80])
         case _:
             raise ValueError("not an encoded value")
 

@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any, NoReturn, Self
 
 from regard.errors import UserError, listing, nearest
-from regard.labs import answering
-from regard.labs.answering import decode, receive, send
+from regard.labs import sandbox_worker
+from regard.labs.sandbox_worker import decode, receive, send
 
 WAKING = 120.0  # seconds that the import of PyTorch may take
 SHOWN = 2000  # characters of what an answer printed
@@ -21,17 +21,19 @@ KEPT = ("PATH", "LANG", "LC_ALL", "LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH")  # of 
 ALONE = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
 
 
-class UnaskedError(UserError):
+class SandboxError(UserError):
     """A file that cannot be asked, or no longer."""
 
 
-class ReaderError(Exception):
+class AnswerError(Exception):
     """What the reader's own code raised, and in which line."""
 
     def __init__(self, kind: str, words: str, line: int | None, source: str) -> None:
-        self.kind, self.words, self.line = visible(kind), visible(words), line
+        self.kind, self.words, self.line = sanitize(kind), sanitize(words), line
         lines = source.splitlines()
-        self.code = visible(lines[line - 1].strip())[:80] if line and 0 < line <= len(lines) else ""
+        self.code = (
+            sanitize(lines[line - 1].strip())[:80] if line and 0 < line <= len(lines) else ""
+        )
 
     @property
     def place(self) -> str:
@@ -42,7 +44,7 @@ class ReaderError(Exception):
         return f"{self.kind}: {self.words}" if self.words else self.kind
 
 
-class Asking:
+class Sandbox:
     """A reader's file in a process of its own, for as long as the `with` lasts.
 
     The process has its own session, an empty folder, a bare environment and no input; it is ended with all
@@ -55,14 +57,14 @@ class Asking:
 
     def __enter__(self) -> Self:
         if os.name != "posix":
-            raise UnaskedError("answers can be checked on Linux and macOS only")
+            raise SandboxError("answers can be checked on Linux and macOS only")
         self._folder = tempfile.TemporaryDirectory(prefix="regard-answer-")
         self._said = Path(self._folder.name) / "said"
         self._channel, theirs = socket.socketpair()
         with self._said.open("wb") as said, theirs:
             self._process = subprocess.Popen(
                 [
-                    *(sys.executable, "-B", "-P", "-u", answering.__file__),
+                    *(sys.executable, "-B", "-P", "-u", sandbox_worker.__file__),
                     *(str(theirs.fileno()), str(self.seconds)),
                 ],
                 stdin=subprocess.DEVNULL,
@@ -98,8 +100,8 @@ class Asking:
             case {"ready": True}:
                 return
             case {"functions": list(names)}:
-                known = [visible(str(name))[:80] for name in names]
-                raise UnaskedError(
+                known = [sanitize(str(name))[:80] for name in names]
+                raise SandboxError(
                     f'{self.path} has no function "{function}".{nearest(function, known)} '
                     f"It has: {listing(known) or 'none'}"
                 )
@@ -107,10 +109,10 @@ class Asking:
                 raised = self._raised(reply)
         line = f", line {raised.line}" if raised.line else ""
         code = f"\n  {raised.code}" if raised.code else ""
-        raise UnaskedError(f"{self.path}{line}: {raised}{code}")
+        raise SandboxError(f"{self.path}{line}: {raised}{code}")
 
     def ask(self, arguments: Any, asked: str) -> Any:
-        """What the function returns for these encoded arguments; ReaderError if it raises."""
+        """What the function returns for these encoded arguments; AnswerError if it raises."""
         reply = self._say({"call": arguments}, f"it was asked for {asked}")
         if reply.keys() != {"answer"}:
             raise self._raised(reply)
@@ -140,10 +142,10 @@ class Asking:
         except (ValueError, RecursionError):
             self._meddled()
 
-    def _raised(self, reply: dict[str, Any]) -> ReaderError:
+    def _raised(self, reply: dict[str, Any]) -> AnswerError:
         match reply:
             case {"error": str(kind), "words": str(words), "line": int() | None as line}:
-                return ReaderError(kind[:80], words[:500], line, self.source)
+                return AnswerError(kind[:80], words[:500], line, self.source)
         return self._meddled()
 
     def _meddled(self) -> NoReturn:
@@ -152,7 +154,7 @@ class Asking:
     def _end(self, why: str) -> NoReturn:
         self._listen()
         printed = f"\nIt printed:\n{self.printed}" if self.printed else ""
-        raise UnaskedError(f"{self.path}: {why}{printed}")
+        raise SandboxError(f"{self.path}: {why}{printed}")
 
     def _ending(self) -> str:
         try:
@@ -168,7 +170,7 @@ class Asking:
         with contextlib.suppress(OSError), self._said.open("rb") as said:
             data = said.read(SHOWN)
             more = os.fstat(said.fileno()).st_size - len(data)
-            text = visible(data.decode("utf-8", errors="replace"))
+            text = sanitize(data.decode("utf-8", errors="replace"))
             self.printed = f"{text}\n... and {more} bytes more" if more else text
 
     def _environment(self) -> dict[str, str]:
@@ -178,7 +180,7 @@ class Asking:
         return {**kept, **ALONE, "PYTHONPATH": path, "HOME": home, "MPLCONFIGDIR": home}
 
 
-def visible(text: str) -> str:
+def sanitize(text: str) -> str:
     """The text without characters that would move or colour a terminal."""
     return "".join(
         one if one.isprintable() or one in "\n\t" else "\N{REPLACEMENT CHARACTER}" for one in text

@@ -10,12 +10,12 @@ from pydantic import Field, model_validator
 from torch import Generator, Tensor
 
 from regard.attention import SCORES, attend
-from regard.labs.lab import Knobs
+from regard.labs.lab import Parameters
 
 ROUNDING = 1e-9  # of float64, over a few hundred additions
 
 
-class KeyKnobs(Knobs):
+class KeyParameters(Parameters):
     beta: float = Field(12.0, ge=0, le=50)
     """How strongly the query points at its keys."""
     keys: int = Field(10, ge=2, le=512)
@@ -32,18 +32,18 @@ class KeyKnobs(Knobs):
         return self
 
 
-def orthonormal(count: int, width: int, generator: Generator) -> Float[Tensor, "key width"]:
+def orthonormal_keys(count: int, width: int, generator: Generator) -> Float[Tensor, "key width"]:
     """Keys of length one, each at a right angle to every other."""
     return torch.linalg.qr(torch.randn(width, count, dtype=torch.float64, generator=generator)).Q.T
 
 
-def two_of(count: int, generator: Generator) -> tuple[int, int]:
+def sample_two(count: int, generator: Generator) -> tuple[int, int]:
     """A and b: two different numbers below `count`."""
     a, b = torch.randperm(count, generator=generator)[:2].tolist()
     return a, b
 
 
-def look_up(
+def dot_product_attention(
     query: Float[Tensor, " width"],
     keys: Float[Tensor, "*draw key width"],
     values: Float[Tensor, "key depth"],
@@ -56,7 +56,7 @@ def look_up(
     return found[..., 0, :], weights[..., 0, :]
 
 
-def brought_back(
+def closed_form_output(
     scores: Float[Tensor, "*draw chosen"],
     values: Float[Tensor, "key depth"],
     chosen: Sequence[int],

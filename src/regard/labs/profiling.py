@@ -14,7 +14,7 @@ from torch.autograd.profiler import profile
 Work = Callable[[], object]
 
 
-def keep_memory() -> None:
+def retain_freed_memory() -> None:
     """Let the clock see the work alone, and not how pages of memory come and go.
 
     The allocator of Linux returns large blocks to the system, and waits for them anew each time, until it
@@ -23,14 +23,14 @@ def keep_memory() -> None:
     torch.empty(31 * 2**20, dtype=torch.uint8)
 
 
-def seconds(work: Work) -> float:
+def thread_seconds(work: Work) -> float:
     """What this thread worked: time that other programs had in between does not count."""
     begun = time.thread_time()
     work()
     return time.thread_time() - begun
 
 
-def peak(work: Work) -> int:
+def peak_memory(work: Work) -> int:
     """The most bytes that PyTorch held at once of those it took, those inside its kernels included."""
     os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # or the profiler tells when it comes and goes
     profiler = profile(use_kineto=True, profile_memory=True)
@@ -45,32 +45,34 @@ def peak(work: Work) -> int:
 
 
 @dataclass(frozen=True)
-class Growth:
+class PowerLaw:
     """Y = a + c x^p; `interval` is p's, 95 % to each side, given a."""
 
     exponent: float
     interval: float
     constant: float
-    fixed: float = 0.0
+    offset: float = 0.0
 
     @classmethod
-    def of(cls, sizes: Sequence[float], values: Sequence[float], fixed: float = 0.0) -> "Growth":
-        """A line through the logarithms, after `fixed` is taken off."""
+    def fit(
+        cls, sizes: Sequence[float], values: Sequence[float], offset: float = 0.0
+    ) -> "PowerLaw":
+        """A line through the logarithms, after `offset` is taken off."""
         from regard.compare.statistics import T95
 
-        x, y = np.log(sizes), np.log(np.array(values) - fixed)
+        x, y = np.log(sizes), np.log(np.array(values) - offset)
         exponent, intercept = np.polyfit(x, y, 1)
         freedom = len(x) - 2
         left = float(((y - exponent * x - intercept) ** 2).sum()) / freedom
         error = math.sqrt(left / float(((x - x.mean()) ** 2).sum()))
-        return cls(float(exponent), T95[freedom - 1] * error, math.exp(intercept), fixed)
+        return cls(float(exponent), T95[freedom - 1] * error, math.exp(intercept), offset)
 
     @classmethod
-    def beside(cls, sizes: Sequence[float], values: Sequence[float]) -> "Growth":
+    def fit_with_offset(cls, sizes: Sequence[float], values: Sequence[float]) -> "PowerLaw":
         """The straightest such line, whatever stands fixed beside it: for exact measurements."""
         shares = np.linspace(0, 0.9, 181)
-        tried = [cls.of(sizes, values, share * min(values)) for share in shares]
+        tried = [cls.fit(sizes, values, share * min(values)) for share in shares]
         return min(tried, key=lambda growth: growth.interval)
 
-    def at(self, size: float) -> float:
-        return self.fixed + self.constant * size**self.exponent
+    def predict(self, size: float) -> float:
+        return self.offset + self.constant * size**self.exponent
