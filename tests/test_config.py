@@ -1,4 +1,4 @@
-"""Every choice: that it exists, that it can be set, and what is said when it cannot."""
+"""Config tables and presets: every setting exists, can be set, and has a helpful error."""
 
 import re
 import tomllib
@@ -11,8 +11,8 @@ from pydantic import ValidationError
 from regard import config, presets
 from regard.attention import HEADS, NORMALISERS, POSITIONS, SCORES
 from regard.attention.positions import SCALINGS
-from regard.config import Config
-from regard.errors import UserError, nearest
+from regard.config import Config, renamed
+from regard.errors import UserError, suggest
 from regard.models.build import CELLS, DECODERS
 from regard.text.tasks import TASKS
 from regard.text.tokenizer import TOKENIZERS
@@ -24,13 +24,13 @@ def literals(table: type, field: str) -> set[str]:
 
 
 def union(table: type, field: str) -> set[str]:
-    """Every kind that the alternatives of a field answer to, a user's own aside."""
+    """Every kind of the alternatives of a field, without user-registered ones."""
     tables = [member.__origin__ for member in get_args(table.model_fields[field].annotation)]
     return {kind for t in tables if t is not config.Custom for kind in config.kinds(t)}
 
 
 @pytest.mark.parametrize(
-    ("named", "registry"),
+    ("kinds", "registry"),
     [
         (union(config.SingleHead, "score"), SCORES),
         (union(config.MultiHead, "score"), SCORES),
@@ -45,16 +45,16 @@ def union(table: type, field: str) -> set[str]:
         (union(config.Config, "tokenizer"), {*TOKENIZERS, "pretrained"}),
         (literals(config.Recurrent, "cell"), CELLS),
         (literals(config.RecurrentDecoder, "kind"), DECODERS),
-        (literals(config.MadeTask, "name"), TASKS),
+        (literals(config.SyntheticData, "name"), TASKS),
         (literals(config.Training, "schedule"), SCHEDULES),
     ],
 )
-def test_a_name_in_the_config_is_a_row_of_its_registry_and_back(named, registry):
-    assert named == set(registry)
+def test_config_kinds_equal_the_registry_keys(kinds, registry):
+    assert kinds == set(registry)
 
 
 @pytest.mark.parametrize("name", presets.names())
-def test_a_preset_loads_and_survives_toml(name, tmp_path):
+def test_preset_round_trips_through_toml(name, tmp_path):
     loaded = presets.load(name)
     assert loaded.description == presets.names()[name] != ""
     path = tmp_path / "config.toml"
@@ -62,11 +62,11 @@ def test_a_preset_loads_and_survives_toml(name, tmp_path):
     assert presets.load(str(path)) == loaded
 
 
-def test_every_choice_survives_toml(tmp_path):
+def test_overrides_round_trip_through_toml(tmp_path):
     settings = [
         "model.kind=transformer",
         "model.position=rotary",
-        "model.attention.head_width=6",
+        "model.attention.head_dim=6",
         "model.attention.score={kind='location', max_length=31}",
         "training.patience=3",
         "tokenizer=words",
@@ -76,16 +76,16 @@ def test_every_choice_survives_toml(tmp_path):
     path = tmp_path / "config.toml"
     path.write_text(changed.to_toml(), "utf-8")
     assert presets.load(str(path)) == changed
-    assert changed.model.head_width == 6
+    assert changed.model.head_dim == 6
     assert changed.model.attention.score == config.Location(max_length=31)
     assert changed.training.patience == 3
 
 
-def test_frozen_to_the_bottom():
+def test_all_tables_are_frozen():
     loaded = Config()
     for table, field in [
         (loaded, "seed"),
-        (loaded.model, "hidden"),
+        (loaded.model, "hidden_dim"),
         (loaded.model.encoder, "layers"),
     ]:
         with pytest.raises(ValidationError, match="frozen"):
@@ -93,21 +93,19 @@ def test_frozen_to_the_bottom():
 
 
 def test_setting_a_kind_resets_its_table():
-    table = {"model": {"kind": "recurrent", "hidden": 7, "attention": {"kq_width": 3}}, "seed": 5}
-    changed = presets.check(presets.override(table, ["model.kind=transformer"]), "x")
+    table = {"model": {"kind": "recurrent", "hidden_dim": 7, "attention": {"kq_dim": 3}}, "seed": 5}
+    changed = presets.validate(presets.override(table, ["model.kind=transformer"]), "x")
     assert changed.model == config.Transformer()
     assert changed.seed == 5
-    inner = {
-        "model": {"attention": {"kq_width": 3, "score": {"kind": "location", "max_length": 5}}}
-    }
-    changed = presets.check(presets.override(inner, ["model.attention.score.kind=dot"]), "x")
+    inner = {"model": {"attention": {"kq_dim": 3, "score": {"kind": "location", "max_length": 5}}}}
+    changed = presets.validate(presets.override(inner, ["model.attention.score.kind=dot"]), "x")
     assert changed.model.attention.score.kind == "dot"
-    assert changed.model.attention.kq_width == 3
+    assert changed.model.attention.kq_dim == 3
     same = presets.override(inner, ["model.attention.score.kind=location"])
-    assert presets.check(same, "x").model.attention.score.max_length == 5
+    assert presets.validate(same, "x").model.attention.score.max_length == 5
 
 
-def test_the_table_given_is_left_as_it_was():
+def test_override_does_not_change_its_argument():
     table = {"model": {"kind": "recurrent", "encoder": {"layers": 3}}}
     presets.override(table, ["model.encoder.layers=2", "model.kind=transformer", "seed=9"])
     assert table == {"model": {"kind": "recurrent", "encoder": {"layers": 3}}}
@@ -115,19 +113,21 @@ def test_the_table_given_is_left_as_it_was():
 
 @pytest.mark.parametrize("top", ["model.kind=transformer", "model=transformer"])
 @pytest.mark.parametrize("middle", ["score.kind=location", "score=location"])
-def test_the_order_of_settings_does_not_matter(top, middle):
+def test_order_of_settings_does_not_matter(top, middle):
     settings = [
         top,
         f"model.attention.{middle}",
         "model.attention.score.max_length=31",
         "model.attention.heads=8",
-        "model.width=64",
+        "model.d_model=64",
     ]
-    table = {"model": {"kind": "recurrent", "hidden": 7, "attention": {"score": "additive"}}}
-    found = [presets.check(presets.override(table, order), "x") for order in permutations(settings)]
+    table = {"model": {"kind": "recurrent", "hidden_dim": 7, "attention": {"score": "additive"}}}
+    found = [
+        presets.validate(presets.override(table, order), "x") for order in permutations(settings)
+    ]
     assert all(made == found[0] for made in found)
     attention = found[0].model.attention
-    assert (attention.heads, attention.score.max_length, found[0].model.width) == (8, 31, 64)
+    assert (attention.heads, attention.score.max_length, found[0].model.d_model) == (8, 31, 64)
 
 
 @pytest.mark.parametrize(
@@ -138,25 +138,27 @@ def test_the_order_of_settings_does_not_matter(top, middle):
         ({"encoder": {"position": "learned"}}, {"encoder": {"position": {"kind": "learned"}}}),
     ],
 )
-def test_a_kind_alone_may_be_a_string(short, long):
+def test_a_kind_may_be_written_as_a_string(short, long):
     models = [Config.model_validate({"model": table}).model for table in (short, long)]
     assert models[0] == models[1] != config.Recurrent()
     assert Config.model_validate({"model": "transformer"}).model == config.Transformer()
     assert Config.model_validate({"tokenizer": "words"}).tokenizer == config.Words()
 
 
-def test_without_a_kind_a_table_is_the_first_of_its_kinds():
-    assert Config.model_validate({"model": {"hidden": 3}}).model == config.Recurrent(hidden=3)
+def test_default_kind_is_the_first():
+    assert Config.model_validate({"model": {"hidden_dim": 3}}).model == config.Recurrent(
+        hidden_dim=3
+    )
 
 
-def test_values_are_toml_or_a_bare_word():
-    assert presets.split("a.b = 3") == (["a", "b"], 3)
-    assert presets.split("a=1e-3") == (["a"], 1e-3)
-    assert presets.split("a=true") == (["a"], True)
-    assert presets.split('a="3"') == (["a"], "3")
-    assert presets.split("a=scaled-dot") == (["a"], "scaled-dot")
-    assert presets.split("a=b=c") == (["a"], "b=c")
-    assert presets.split("a=[1, 2]") == (["a"], [1, 2])
+def test_setting_values_are_toml_or_a_bare_word():
+    assert presets.parse_setting("a.b = 3") == (["a", "b"], 3)
+    assert presets.parse_setting("a=1e-3") == (["a"], 1e-3)
+    assert presets.parse_setting("a=true") == (["a"], True)
+    assert presets.parse_setting('a="3"') == (["a"], "3")
+    assert presets.parse_setting("a=scaled-dot") == (["a"], "scaled-dot")
+    assert presets.parse_setting("a=b=c") == (["a"], "b=c")
+    assert presets.parse_setting("a=[1, 2]") == (["a"], [1, 2])
 
 
 MISTAKES = {
@@ -164,72 +166,78 @@ MISTAKES = {
     "model.cell=gruu": 'model.cell: got "gruu"; choose gru, lstm, rnn. Did you mean "gru"?',
     "model.kind=transfromer": 'model.kind: got "transfromer"; choose recurrent, transformer, '
     'decoder-only, pretrained. Did you mean "transformer"?',
-    "model.kind=pretrained": "case: model.name: it is missing, and has no default. A name on the Hug",
-    "data.kind=files": "data.val: it is missing, and has no default",
-    "data={kind='files', val='v.tsv', train=['a.tsv']}": "data.train.1: it is missing, and has no default",
+    "model.kind=pretrained": "case: model.name: required, and missing. A model name on the Hug",
+    "data.kind=files": "data.val: required, and missing",
+    "data={kind='files', val='v.tsv', train=['a.tsv']}": "data.train.1: required, and missing",
     "data={kind='files', val='v.tsv', train=3}": "data.train: got 3; it should be a list, as in",
-    "data={kind='text', name='multi30k', without=[{splits=['val']}]}": "data.without.0.name: it is missing",
-    "data={kind='text', name='multi30k', without=[{name='x', split='val'}]}": "data.without.0.split: unknown "
+    "data={kind='text', name='multi30k', exclude=[{splits=['val']}]}": "data.exclude.0.name: "
+    "required, and missing",
+    "data={kind='text', name='multi30k', exclude=[{name='x', split='val'}]}": "data.exclude.0.split: unknown "
     'key. Did you mean "splits"?',
-    "data={kind='text', name='multi30k', noise={maks=0.5}}": "data.noise.maks: unknown key. "
-    'Did you mean "mask"?',
+    "data={kind='text', name='multi30k', noise={mask_rato=0.5}}": "data.noise.mask_rato: "
+    'unknown key. Did you mean "mask_ratio"?',
     "model={kind='pretrained', name='x', tune={kind='lora', rnak=3}}": "model.tune.rnak: unknown key. "
     'Did you mean "rank"?',
-    "model={kind='pretrained', name='x', tune={kind='lora', targets='q_proj'}}": "model.tune.targets: got "
-    '"q_proj"; it should be a list, as in ["a", "b"]',
-    "model={kind='pretrained', name=''}": "case: model.name: it is empty",
-    "tokenizer.kind=pretrained": 'tokenizer.kind: "pretrained" is what a pretrained model brings along',
+    "model={kind='pretrained', name='x', tune={kind='lora', target_modules='q_proj'}}": "model.tune."
+    'target_modules: got "q_proj"; it should be a list, as in ["a", "b"]',
+    "model={kind='pretrained', name=''}": "case: model.name: empty",
+    "tokenizer.kind=pretrained": 'tokenizer.kind: "pretrained" is the tokenizer of a pretrained model',
     "model.attention.score=adittive": 'model.attention.score.kind: got "adittive"; choose scaled-dot, '
     'dot, additive, bilinear, mean, dummy, location. Did you mean "additive"?',
     "model.attention.normaliser.kind=max": "model.attention.normaliser.kind: got "
     '"max"; choose softmax, argmax, sparsemax, none. Did you mean "argmax"?',
     "model.encoder.position.kind=rotray": 'position.kind: got "rotray"; choose none, sinusoidal, '
     'learned, relative, alibi, rotary, interleaved. Did you mean "rotary"?',
-    "model.encoder.position=rotary": 'model.encoder: the position "rotary" speaks in self-attention, '
-    "which a recurrent encoder has not: choose none, sinusoidal or learned",
-    "model.encoder.position=interleaved": 'the position "interleaved" speaks in self-attention',
+    "model.encoder.position=rotary": 'model.encoder: the position "rotary" acts in self-attention, '
+    "and a recurrent encoder has none: choose none, sinusoidal or learned",
+    "model.encoder.position=interleaved": 'the position "interleaved" acts in self-attention',
     "model.encoder.position={kind='learned', max_length=256}": "model.encoder.position.max_length is "
-    "256, and a text may need 257 places (tokenizer.max_tokens and one): raise the first or lower",
-    "model.hidden=0": "model.hidden: got 0; it should be greater than or equal to 1",
-    "model.hidden=wide": 'model.hidden: got "wide"; it should be a valid integer',
+    "256, and a text may need 257 positions (tokenizer.max_tokens + 1): raise the first or lower",
+    "model.hidden_dim=0": "model.hidden_dim: got 0; it should be greater than or equal to 1",
+    "model.hidden_dim=wide": 'model.hidden_dim: got "wide"; it should be a valid integer',
     "model.encoder.bidirectional=perhaps": 'model.encoder.bidirectional: got "perhaps"; it should be',
     "model.dropout=1": "model.dropout: got 1; it should be less than 1",
     "model=3": 'model.kind: got "3"; choose recurrent, transformer, decoder-only, pretrained.',
     "model.encoder=3": "model.encoder: got 3; it should be a valid dictionary",
-    "data.kind=web": 'data.kind: got "web"; choose task, ',
+    "data.kind=web": 'data.kind: got "web"; choose synthetic, dataset, ',
     "trainin.epochs=3": 'trainin: unknown key. Did you mean "training"?',
     "model.attention.score.max_length=3": "model.attention.score.max_length: unknown key. Known here: kind",
     "data.min_length=99": "case: data.min_length is above data.max_length",
     "layers=4": "layers: unknown key. Known here: description, seed, init, data",
     "seed=x": 'seed: got "x"; it should be a valid integer',
-    "nothing": '"nothing" sets nothing: write key=value, as in model.decoder.layers=4',
-    "=3": '"=3" sets nothing: write key=value',
-    "model..cell=gru": '"model..cell=gru" sets nothing',
+    "nothing": '"nothing" is not a setting: write key=value, as in model.decoder.layers=4',
+    "=3": '"=3" is not a setting: write key=value',
+    "model..cell=gru": '"model..cell=gru" is not a setting',
 }
 
 
 @pytest.mark.parametrize("setting", MISTAKES)
-def test_a_mistake_names_the_path_the_value_and_the_choices(setting):
+def test_an_error_names_the_path_the_value_and_the_choices(setting):
     with pytest.raises(UserError, match=re.escape(MISTAKES[setting])):
         presets.load("case", [setting])
 
 
-def test_a_key_below_a_number_is_a_mistake_like_others(tmp_path):
+def test_a_key_below_a_number_is_an_error(tmp_path):
     path = tmp_path / "mine.toml"
-    path.write_text("seed = 3\n[model]\nhidden = 5\n", "utf-8")
+    path.write_text("seed = 3\n[model]\nhidden_dim = 5\n", "utf-8")
     with pytest.raises(
-        UserError, match=r"model.hidden: got \{'x': 1\}; it should be a valid integer"
+        UserError, match=r"model.hidden_dim: got \{'x': 1\}; it should be a valid integer"
     ):
-        presets.load(str(path), ["model.hidden.x=1"])
+        presets.load(str(path), ["model.hidden_dim.x=1"])
 
 
-def test_all_mistakes_at_once():
-    wrong = ["model.celll=gru", "model.hidden=0", "training.rate=-1", "tokenizer.kind=wrods"]
+def test_all_mistakes_are_listed_at_once():
+    wrong = [
+        "model.celll=gru",
+        "model.hidden_dim=0",
+        "training.learning_rate=-1",
+        "tokenizer.kind=wrods",
+    ]
     with pytest.raises(UserError, match=r"^case: 4 mistakes\n") as caught:
         presets.load("case", wrong)
     lines = str(caught.value).splitlines()
     assert len(lines) == 5
-    paths = {"model.celll", "model.hidden", "training.rate", "tokenizer.kind"}
+    paths = {"model.celll", "model.hidden_dim", "training.learning_rate", "tokenizer.kind"}
     assert {line.split(":")[0].strip() for line in lines[1:]} == paths
 
 
@@ -239,58 +247,63 @@ HEADS = {"kind": "transformer", "attention": {"heads": 3}}
 @pytest.mark.parametrize(
     ("model", "message"),
     [
-        (HEADS | {"width": 7}, "model: a width of 7 does not divide into 3 heads: change width"),
-        (HEADS | {"width": 9, "position": "rotary"}, "a head's width must be even, not 3"),
         (
-            HEADS | {"width": 9, "position": {"kind": "interleaved", "every": 2}},
-            "a head's width must be even, not 3",
+            HEADS | {"d_model": 7},
+            "model: d_model (7) is not divisible by attention.heads (3): change",
+        ),
+        (HEADS | {"d_model": 9, "position": "rotary"}, "head_dim must be even, not 3"),
+        (
+            HEADS | {"d_model": 9, "position": {"kind": "interleaved", "nope_interval": 2}},
+            "head_dim must be even, not 3",
         ),
     ],
 )
-def test_what_does_not_fit_together_is_said(model, message):
+def test_incompatible_head_dimensions_are_rejected(model, message):
     with pytest.raises(UserError, match=re.escape(message)):
-        presets.check({"model": model}, "mine.toml")
-    free = {"heads": 3, "head_width": 4}
-    assert presets.check({"model": model | {"attention": free}}, "x").model.head_width == 4
+        presets.validate({"model": model}, "mine.toml")
+    explicit = {"heads": 3, "head_dim": 4}
+    assert presets.validate({"model": model | {"attention": explicit}}, "x").model.head_dim == 4
 
 
 @pytest.mark.parametrize(
     ("attention", "message"),
     [
         (
-            {"heads": 6, "key_value_heads": 4},
-            "model.attention: 6 heads cannot share 4 keys and values equally: key_value_heads may be "
-            "1, 2, 3, 6",
+            {"heads": 6, "kv_heads": 4},
+            "model.attention: kv_heads (4) does not divide heads (6): kv_heads may be 1, 2, 3, 6",
         ),
         (
-            {"key_value_heads": 0},
-            "attention.key_value_heads: got 0; it should be greater than or equal to 1",
+            {"kv_heads": 0},
+            "attention.kv_heads: got 0; it should be greater than or equal to 1",
         ),
         ({"window": 0}, "attention.window: got 0; it should be greater than or equal to 1"),
         ({"dropout": 1.0}, "attention.dropout: got 1.0; it should be less than 1"),
         (
-            {"kind": "latent", "rope": 3},
-            "model.attention: rotary turns pairs, so rope must be even, not 3",
+            {"kind": "latent", "rope_dim": 3},
+            "model.attention: rotary needs pairs, so rope_dim must be even, not 3",
         ),
-        ({"kind": "latent", "key_value_heads": 2}, "attention.key_value_heads: unknown key."),
-        ({"latent": 32}, "model.attention.latent: unknown key. Known here: heads, head_width"),
+        ({"kind": "latent", "kv_heads": 2}, "attention.kv_heads: unknown key."),
+        (
+            {"latent_dim": 32},
+            "model.attention.latent_dim: unknown key. Known here: heads, head_dim",
+        ),
         (
             "latnet",
             'attention.kind: got "latnet"; choose multi-head, latent. Did you mean "latent"?',
         ),
-        ({"kind": "latent", "heads": 3}, "a width of 128 does not divide into 3 heads"),
+        ({"kind": "latent", "heads": 3}, "d_model (128) is not divisible by attention.heads (3)"),
     ],
 )
-def test_heads_that_cannot_be_are_refused(attention, message):
+def test_impossible_heads_are_rejected(attention, message):
     with pytest.raises(UserError, match=re.escape(message)):
-        presets.check({"model": {"kind": "transformer", "attention": attention}}, "mine.toml")
+        presets.validate({"model": {"kind": "transformer", "attention": attention}}, "mine.toml")
 
 
-def test_kinds_of_heads_are_set_and_survive_toml(tmp_path):
-    settings = ["model.kind=transformer", "model.attention.key_value_heads=2"]
+def test_kinds_of_heads_round_trip_through_toml(tmp_path):
+    settings = ["model.kind=transformer", "model.attention.kv_heads=2"]
     grouped = presets.load("case", [*settings, "model.attention.window=5"])
     latent = presets.load("case", ["model.kind=transformer", "model.attention=latent"])
-    assert grouped.model.attention == config.MultiHead(key_value_heads=2, window=5)
+    assert grouped.model.attention == config.MultiHead(kv_heads=2, window=5)
     assert latent.model.attention == config.Latent()
     for made in (grouped, latent):
         path = tmp_path / "config.toml"
@@ -298,10 +311,10 @@ def test_kinds_of_heads_are_set_and_survive_toml(tmp_path):
         assert presets.load(str(path)) == made
 
 
-def test_latent_heads_of_odd_width_may_be_rotary_since_they_turn_a_part_of_their_own():
-    table = {"kind": "transformer", "width": 9, "position": "rotary"}
+def test_latent_heads_of_odd_head_dim_may_be_rotary_since_they_rotate_rope_dim():
+    table = {"kind": "transformer", "d_model": 9, "position": "rotary"}
     attention = {"kind": "latent", "heads": 3}
-    assert presets.check({"model": table | {"attention": attention}}, "x").model.head_width == 3
+    assert presets.validate({"model": table | {"attention": attention}}, "x").model.head_dim == 3
 
 
 @pytest.mark.parametrize(
@@ -309,11 +322,11 @@ def test_latent_heads_of_odd_width_may_be_rotary_since_they_turn_a_part_of_their
     [
         (
             "interleaved",
-            "model: no layer would go without positions: position.every is 4, and there",
+            "model: position.nope_interval (4) exceeds the number of layers (2)",
         ),
         (
-            {"kind": "interleaved", "every": 1},
-            "every: got 1; it should be greater than or equal to 2",
+            {"kind": "interleaved", "nope_interval": 1},
+            "nope_interval: got 1; it should be greater than or equal to 2",
         ),
         (
             {"kind": "rotary", "scaling": "yarn"},
@@ -323,16 +336,16 @@ def test_latent_heads_of_odd_width_may_be_rotary_since_they_turn_a_part_of_their
         ({"kind": "relative", "form": "key"}, 'form: got "key"; choose bias, query.'),
         (
             {"kind": "learned", "max_length": 31},
-            "model.position.max_length is 31, and a text may need 257 places",
+            "model.position.max_length is 31, and a text may need 257 positions",
         ),
     ],
 )
-def test_a_position_that_cannot_do_what_it_says_is_refused(position, message):
+def test_positions_without_effect_are_rejected(position, message):
     with pytest.raises(UserError, match=re.escape(message)):
-        presets.check({"model": {"kind": "transformer", "position": position}}, "mine.toml")
+        presets.validate({"model": {"kind": "transformer", "position": position}}, "mine.toml")
 
 
-DECODER_ONLY = {"kind": "decoder-only", "width": 7, "mixer": "state-space"}
+DECODER_ONLY = {"kind": "decoder-only", "d_model": 7, "mixer": "state-space"}
 
 
 @pytest.mark.parametrize(
@@ -340,42 +353,49 @@ DECODER_ONLY = {"kind": "decoder-only", "width": 7, "mixer": "state-space"}
     [
         (
             {"kind": "decoder-only", "position": {"kind": "learned", "max_length": 512}},
-            "a text may need 514 places (twice tokenizer.max_tokens and one, for source and target)",
+            "a text may need 514 positions (2 (tokenizer.max_tokens + 1), for source and target)",
         ),
-        (DECODER_ONLY | {"width": 8, "position": "rotary"}, 'the position "rotary" speaks in self'),
-        (DECODER_ONLY | {"kind": "transformer"}, "a width of 7 does not divide into 4 heads"),
+        (
+            DECODER_ONLY | {"d_model": 8, "position": "rotary"},
+            'the position "rotary" acts in self',
+        ),
+        (
+            DECODER_ONLY | {"kind": "transformer"},
+            "d_model (7) is not divisible by attention.heads (4)",
+        ),
         (DECODER_ONLY | {"mixer": "mamba"}, "choose attention, state-space."),
         (
             DECODER_ONLY | {"attention": {"heads": 7}},
-            "model: the mixer is a state space and there is nothing else to look at, so nothing would "
-            "attend: leave model.attention out",
+            "model: the mixer is a state space and this model has no cross-attention, so "
+            "model.attention has no effect: leave it out",
         ),
-        (DECODER_ONLY | {"attention": "latent"}, "leave model.attention out"),
+        (DECODER_ONLY | {"attention": "latent"}, "model.attention has no effect"),
         (
             DECODER_ONLY | {"kind": "transformer", "attention": {"heads": 7, "window": 3}},
-            "attention.window narrows self-attention, and the mixer is a state space",
+            "attention.window restricts self-attention, and the mixer is a state space",
         ),
-        ({"kind": "transformer", "norm_at": "first"}, 'norm_at: got "first"; choose before, after'),
+        (
+            {"kind": "transformer", "norm_position": "first"},
+            'norm_position: got "first"; choose pre, post',
+        ),
         ({"kind": "transformer", "activation": "selu"}, "choose relu, gelu, swiglu."),
     ],
 )
-def test_stacks_that_cannot_be_built_are_refused(model, message):
+def test_impossible_transformers_are_rejected(model, message):
     with pytest.raises(UserError, match=re.escape(message)):
-        presets.check({"model": model}, "mine.toml")
-    assert (
-        presets.check({"model": DECODER_ONLY}, "no heads, so none that must fit").model.width == 7
-    )
+        presets.validate({"model": model}, "mine.toml")
+    # Without attention there are no heads that d_model must be divisible by.
+    assert presets.validate({"model": DECODER_ONLY}, "mine.toml").model.d_model == 7
 
 
-def test_a_state_space_with_every_default_written_out_is_read_again():
-    """As a run's own config is."""
-    made = presets.check({"model": DECODER_ONLY}, "mine.toml")
-    assert presets.check(tomllib.loads(made.to_toml()), "saved") == made
+def test_a_saved_state_space_config_with_every_default_written_out_is_valid():
+    made = presets.validate({"model": DECODER_ONLY}, "mine.toml")
+    assert presets.validate(tomllib.loads(made.to_toml()), "saved") == made
     both = DECODER_ONLY | {"kind": "transformer", "attention": {"heads": 7}}
-    assert presets.check({"model": both}, "mine.toml").model.attention.heads == 7
+    assert presets.validate({"model": both}, "mine.toml").model.attention.heads == 7
 
 
-def test_a_factor_without_a_scaling_is_the_baseline_of_a_comparison():
+def test_a_factor_without_a_scaling_is_valid_as_the_baseline_of_a_comparison():
     settings = ["model.kind=transformer", "model.position.kind=rotary", "model.position.factor=4.0"]
     for scaling in SCALINGS:
         made = presets.load("case", [*settings, f"model.position.scaling={scaling}"])
@@ -383,23 +403,116 @@ def test_a_factor_without_a_scaling_is_the_baseline_of_a_comparison():
 
 
 @pytest.mark.parametrize("choice", ["max_ratio=3", "max_extra=7"])
-def test_a_language_model_has_no_source_to_measure_by(choice):
+def test_a_language_model_rejects_settings_about_the_source(choice):
     own = ["data.kind=text", "data.train=a.txt", "data.val=a.txt", f"search.{choice}"]
     name = choice.partition("=")[0]
-    message = rf"search\.{name} measures an output by its source, and a language model has none"
+    message = rf"search\.{name} depends on the source length, and a language model has no source"
     with pytest.raises(UserError, match=message):
         presets.load("case", own)
-    mending = presets.load("case", [*own, "data.noise.mask=0.2"])
-    assert getattr(mending.search, name) == float(choice.partition("=")[2])
-    assert presets.load("case", [*own[:3], "search.length_power=0.5"]).search.length_power == 0.5
+    denoising = presets.load("case", [*own, "data.noise.mask_ratio=0.2"])
+    assert getattr(denoising.search, name) == float(choice.partition("=")[2])
+    assert (
+        presets.load("case", [*own[:3], "search.length_penalty=0.5"]).search.length_penalty == 0.5
+    )
 
 
-def test_a_preset_that_is_not_there():
+OLD_KEYS = {  # a config that uses the table, by the table's name
+    "training": "training.{}=1",
+    "model": "model.{}=1",
+    "attention": "model.attention.{}=1",
+    "position": "model.position.{}=1",
+    "mixer": "model.mixer.{}=1",
+    "tune": "model.tune.{}=1",
+    "data": "data.{}=1",
+    "noise": "data.noise.{}=1",
+    "tokenizer": "tokenizer.{}=1",
+    "search": "search.{}=1",
+}
+CONTEXTS = [  # every kind of table, so that each renamed key has one that knows its new name
+    [],
+    ["model=transformer", "model.position=interleaved", "model.mixer=state-space"],
+    ["model=transformer", "model.attention=latent"],
+    ["model={kind='pretrained', name='x', tune={kind='lora'}}"],
+    ["data={kind='files', train='a.jsonl', val='a.jsonl'}", "tokenizer=bpe"],
+    ["data={kind='text', train='a.txt', val='a.txt', noise={seed=1}}"],
+]
+
+
+@pytest.mark.parametrize("old", renamed.KEYS)
+def test_an_old_key_is_answered_with_the_new_one(old):
+    table, _, key = old.partition(".")
+    setting, new = OLD_KEYS[table].format(key), renamed.KEYS[old]
+    messages = []
+    for context in CONTEXTS:
+        with pytest.raises(UserError) as caught:
+            presets.load("case", [*context, setting])
+        messages.append(str(caught.value))
+    path = setting.partition("=")[0]
+    assert any(f'{path}: unknown key. It is now called "{new}".' in text for text in messages)
+
+
+@pytest.mark.parametrize("path", renamed.VALUES)
+def test_an_old_value_is_answered_with_the_new_one(path):
+    for old, new in renamed.VALUES[path].items():
+        messages = []
+        for context in CONTEXTS:
+            with pytest.raises(UserError) as caught:
+                presets.load("case", [*context, f"{path}={old}"])
+            messages.append(str(caught.value))
+        assert any(f'It is now called "{new}".' in text for text in messages)
+
+
+@pytest.mark.parametrize("old", renamed.PRESETS)
+def test_an_old_preset_is_answered_with_the_new_one(old):
+    assert renamed.PRESETS[old] in presets.names()
+    with pytest.raises(UserError, match=f'now called "{renamed.PRESETS[old]}"'):
+        presets.load(old)
+
+
+def test_base_inherits_and_a_new_kind_resets_its_table(tmp_path):
+    (tmp_path / "grand.toml").write_text(
+        "seed = 7\n[model]\nhidden_dim = 31\n[model.attention]\nkq_dim = 5\n", "utf-8"
+    )
+    (tmp_path / "parent.toml").write_text(
+        'base = "grand.toml"\n[model]\nembedding_dim = 13\n[model.attention]\nscore = "dot"\n',
+        "utf-8",
+    )
+    child = tmp_path / "child.toml"
+    child.write_text('base = "parent.toml"\n[model.encoder]\nlayers = 3\n', "utf-8")
+    made = presets.load(str(child))
+    model = made.model
+    assert (made.seed, model.hidden_dim, model.embedding_dim) == (7, 31, 13)
+    assert (model.attention.kq_dim, model.attention.score.kind) == (5, "dot")
+    assert model.encoder.layers == 3
+    assert "base" not in tomllib.loads(made.to_toml())
+    child.write_text('base = "parent.toml"\n[model]\nkind = "transformer"\n', "utf-8")
+    assert presets.load(str(child)).model == config.Transformer()
+    child.write_text('base = "case-rnn"\nseed = 3\n', "utf-8")
+    assert presets.load(str(child)) == presets.load("case-rnn", ["seed=3"])
+
+
+@pytest.mark.parametrize(
+    ("base", "message"),
+    [
+        ('"mine.toml"', r"base: .*mine\.toml -> .*mine\.toml is a cycle"),
+        ('"cas"', r'no preset "cas"\. Did you mean "case"'),
+        ('"none.toml"', r"there is no file .*none\.toml"),
+        ("3", r"base: got 3; it should be a preset or a \.toml file"),
+    ],
+)
+def test_a_wrong_base_is_an_error(base, message, tmp_path):
+    path = tmp_path / "mine.toml"
+    path.write_text(f"base = {base}\n", "utf-8")
+    with pytest.raises(UserError, match=message):
+        presets.load(str(path))
+
+
+def test_an_unknown_preset():
     with pytest.raises(UserError, match=r'no preset "cas"\. Did you mean "case"\? Presets: .*case'):
         presets.load("cas")
 
 
-def test_files_that_cannot_be_read(tmp_path):
+def test_unreadable_files(tmp_path):
     with pytest.raises(UserError, match=r"there is no file .*none\.toml"):
         presets.load(str(tmp_path / "none.toml"))
     path = tmp_path / "bad.toml"
@@ -414,32 +527,32 @@ def test_files_that_cannot_be_read(tmp_path):
         presets.load(str(path))
 
 
-def test_nearest_offers_a_spelling_only_when_one_is_near():
-    assert nearest("ADDITVE", ["dot", "additive"]) == ' Did you mean "additive"?'
-    assert nearest("zzz", ["dot", "additive"]) == ""
+def test_suggest_offers_only_a_close_spelling():
+    assert suggest("ADDITVE", ["dot", "additive"]) == ' Did you mean "additive"?'
+    assert suggest("zzz", ["dot", "additive"]) == ""
 
 
 @pytest.mark.parametrize("kind", ["characters", "words", "bpe"])
-def test_of_a_tokenizer_for_scratch_a_pretrained_model_keeps_what_is_about_the_text(kind):
-    table = {"kind": kind, "lower": True, "max_tokens": 31, "joint": True}
+def test_a_pretrained_model_drops_vocabulary_settings_of_the_tokenizer(kind):
+    table = {"kind": kind, "lowercase": True, "max_tokens": 31, "joint": True}
     made = Config.model_validate({"tokenizer": table, "model": {"kind": "pretrained", "name": "x"}})
-    assert made.pretrained
-    assert made.tokenizer == config.PretrainedTokenizer(lower=True, max_tokens=31)
+    assert made.is_pretrained
+    assert made.tokenizer == config.PretrainedTokenizer(lowercase=True, max_tokens=31)
     alone = Config.model_validate({"tokenizer": kind, "model": {"kind": "pretrained", "name": "x"}})
     assert alone.tokenizer == config.PretrainedTokenizer()
     again = Config.model_validate({"tokenizer": made.tokenizer, "model": made.model})
     assert again.tokenizer == made.tokenizer
 
 
-def test_a_wrong_key_for_a_tokenizer_is_refused_whatever_the_model():
+def test_an_unknown_tokenizer_key_is_rejected_whatever_the_model():
     settings = ["model={kind='pretrained', name='x'}", "tokenizer.lowr=true"]
-    with pytest.raises(UserError, match=r'tokenizer\.lowr: unknown key. Did you mean "lower"'):
+    with pytest.raises(UserError, match=r'tokenizer\.lowr: unknown key. Did you mean "lowercase"'):
         presets.load("case", settings)
 
 
 def test_swapping_the_model_is_the_only_change():
     for name in presets.names():
         swapped = presets.load(name, ["model.kind=pretrained", "model.name=x", "model.tune=lora"])
-        assert swapped.pretrained
+        assert swapped.is_pretrained
         assert swapped.model.tune == config.Lora()
         assert swapped.data == presets.load(name).data

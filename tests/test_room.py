@@ -14,10 +14,10 @@ from regard.translator import Translator
 PLACES, VOCAB = 23, 11
 LEARNED = {"kind": "learned", "max_length": PLACES}
 TABLES = {
-    "transformer": {"kind": "transformer", "width": 12, "position": LEARNED},
-    "decoder-only": {"kind": "decoder-only", "width": 12, "position": LEARNED},
-    "space": {"kind": "decoder-only", "width": 12, "position": LEARNED, "mixer": "state-space"},
-    "recurrent": {"hidden": 7, "embedding": 5, "encoder": {"position": LEARNED}},
+    "transformer": {"kind": "transformer", "d_model": 12, "position": LEARNED},
+    "decoder-only": {"kind": "decoder-only", "d_model": 12, "position": LEARNED},
+    "space": {"kind": "decoder-only", "d_model": 12, "position": LEARNED, "mixer": "state-space"},
+    "recurrent": {"hidden_dim": 7, "embedding_dim": 5, "encoder": {"position": LEARNED}},
 }
 ROOM = {  # behind sources of 1, 9, 22, 23 and 24 tokens
     "transformer": [23, 23, 23, 23, 0],

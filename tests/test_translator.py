@@ -25,13 +25,13 @@ TEXTS = [
 ]
 SMALL = ["tokenizer.max_tokens=23", "search.max_extra=3", "search.max_ratio=1.5"]
 MODELS = {
-    "gru": ["model.hidden=13", "model.embedding=7"],
-    "lstm": ["model.cell=lstm", "model.hidden=13", "model.attention.score=additive"],
-    "bottleneck": ["model.attention=none", "model.hidden=13"],
-    "transformer": ["model=transformer", "model.width=12", "model.attention.heads=3"],
-    "decoder-only": ["model=decoder-only", "model.width=12", "model.attention.heads=3"],
-    "state-space": ["model=decoder-only", "model.width=12", "model.mixer=state-space"],
-    "words": ["tokenizer=words", "tokenizer.min_frequency=1", "model.hidden=13"],
+    "gru": ["model.hidden_dim=13", "model.embedding_dim=7"],
+    "lstm": ["model.cell=lstm", "model.hidden_dim=13", "model.attention.score=additive"],
+    "bottleneck": ["model.attention=none", "model.hidden_dim=13"],
+    "transformer": ["model=transformer", "model.d_model=12", "model.attention.heads=3"],
+    "decoder-only": ["model=decoder-only", "model.d_model=12", "model.attention.heads=3"],
+    "state-space": ["model=decoder-only", "model.d_model=12", "model.mixer=state-space"],
+    "words": ["tokenizer=words", "tokenizer.min_frequency=1", "model.hidden_dim=13"],
 }
 
 

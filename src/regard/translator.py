@@ -138,7 +138,7 @@ class Translator:
 
     def checked(self, text: str, number: int) -> str:
         """The text, if this model can read it."""
-        if self.config.language_model:
+        if self.config.is_language_model:
             if text:
                 raise UserError(
                     f"text {number} is not empty, and this model has learned to write, not to "
@@ -180,7 +180,7 @@ class Translator:
         if sampling is not None and beam_width > 1:
             raise UserError("choose one: a beam, or sampling")
         found: dict[int, list[Hypothesis]] = {}
-        power = self.config.search.length_power
+        power = self.config.search.length_penalty
         tokens = batch_tokens or (ON_A_GPU if self.device.type == "cuda" else TOGETHER)
         self.refuse_too_long(encoded)
         with torch.inference_mode():
@@ -201,7 +201,7 @@ class Translator:
     def limit(self, source: int) -> int:
         """How long an output may be, in tokens, behind so long a source."""
         wanted = max(1, int(self.config.search.max_ratio * source + self.config.search.max_extra))
-        if self.config.language_model:  # no source says how long a text should be
+        if self.config.is_language_model:  # no source says how long a text should be
             wanted = self.tokenizers.max_tokens
         room = self.model.room(source)
         return wanted if room is None else min(wanted, room)
@@ -296,4 +296,4 @@ def read_config(folder: Path) -> Config:
         raise UserError(
             f"{folder} is not a run folder: it has no config.toml{way if theirs else ''}"
         )
-    return presets.check(presets.read_file(path), str(path))
+    return presets.validate(presets.read_file(path), str(path))

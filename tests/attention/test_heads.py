@@ -21,7 +21,7 @@ from regard.attention import (
 from regard.errors import UserError
 
 BATCH, QUERY, KEY = 2, 5, 7
-WIDTH, HEADS, HEAD_WIDTH = 11, 3, 4
+WIDTH, HEADS, HEAD_DIM = 11, 3, 4
 SCORE_OPTIONS = {name: config.SingleHead(score=name).score.options for name in SCORES}
 POSITION_OPTIONS = {name: config.Transformer(position=name).position.options for name in POSITIONS}
 
@@ -34,12 +34,12 @@ def multi_head(
     **widths,
 ) -> MultiHead:
     torch.manual_seed(1)
-    sizes = {"width": WIDTH, "heads": HEADS, "head_width": HEAD_WIDTH} | widths
+    sizes = {"width": WIDTH, "heads": HEADS, "head_dim": HEAD_DIM} | widths
     place = None
     if position is not None:
         options = POSITION_OPTIONS[position]
         place = POSITIONS[position](**sizes, **options)
-    kind = SCORES[score](sizes["head_width"], sizes["head_width"], **SCORE_OPTIONS[score])
+    kind = SCORES[score](sizes["head_dim"], sizes["head_dim"], **SCORE_OPTIONS[score])
     normalise = NORMALISERS[normaliser]
     made = MultiHead(**sizes, score=kind, normalise=normalise, position=place, **(choices or {}))
     return made.double()
@@ -65,7 +65,7 @@ def run(layer: MultiHead, x, memory, mask, explain=False):
 
 
 def test_multi_head_is_torchs_with_the_same_weights():
-    layer = multi_head(width=15, heads=3, head_width=5)
+    layer = multi_head(width=15, heads=3, head_dim=5)
     theirs = nn.MultiheadAttention(15, 3, bias=False, batch_first=True, dtype=torch.float64)
     with torch.no_grad():
         theirs.in_proj_weight.copy_(torch.cat([layer.query.weight, layer.key_value.weight]))
@@ -81,7 +81,7 @@ def test_multi_head_is_torchs_with_the_same_weights():
     torch.testing.assert_close(run(layer, x, memory, mask)[0], wanted)
 
 
-CHOICES = {"plain": {}, "window": {"window": 3}, "shared": {"key_value_heads": 1, "window": 3}}
+CHOICES = {"plain": {}, "window": {"window": 3}, "shared": {"kv_heads": 1, "window": 3}}
 
 
 @pytest.mark.parametrize("choices", CHOICES)
@@ -122,7 +122,7 @@ def test_a_query_with_nothing_to_see_adds_nothing_and_breaks_nothing(
 def test_the_context_is_what_the_shown_weights_say():
     layer, (x, memory, mask) = multi_head("additive"), inputs()
     output, weights = run(layer, x, memory, mask, explain=True)
-    values = layer.key_value(memory)[..., HEADS * HEAD_WIDTH :].unflatten(-1, (HEADS, HEAD_WIDTH))
+    values = layer.key_value(memory)[..., HEADS * HEAD_DIM :].unflatten(-1, (HEADS, HEAD_DIM))
     context = torch.einsum("bhqk,bkhd->bqhd", weights, values).flatten(-2)
     torch.testing.assert_close(output, context @ layer.output.weight.T)
 
@@ -140,12 +140,12 @@ def test_rotary_turns_queries_and_keys_and_not_values():
     layer, (x, memory, _) = multi_head(position="rotary"), inputs()
     query_at, key_at = places(QUERY, start=3), places(KEY, start=1)
     _, weights = layer(x, *layer.keys_values(memory, key_at), None, query_at, key_at, explain=True)
-    shape = (HEADS, HEAD_WIDTH)
+    shape = (HEADS, HEAD_DIM)
     query = layer.query(x).unflatten(-1, shape).transpose(1, 2)
     keys, values = layer.key_value(memory).unflatten(-1, (2, *shape)).unbind(2)
     keys, values = keys.transpose(1, 2), values.transpose(1, 2)
     turned = layer.position.rotate(query, query_at), layer.position.rotate(keys, key_at)
-    scores = turned[0] @ turned[1].transpose(-1, -2) / math.sqrt(HEAD_WIDTH)
+    scores = turned[0] @ turned[1].transpose(-1, -2) / math.sqrt(HEAD_DIM)
     torch.testing.assert_close(weights, scores.softmax(-1))
     assert torch.equal(layer.keys_values(memory, key_at)[1], values)
     later = (places(QUERY, start=44), places(KEY, start=42))
@@ -176,7 +176,7 @@ def test_keys_made_one_by_one_are_the_keys_made_at_once(position, score):
 
 def naive(layer: MultiHead, x, memory, mask, query_at, key_at):
     """Every head by itself, every pair by itself: (output, weights)."""
-    groups, depth = layer.key_value_heads, layer.query.out_features // layer.heads
+    groups, depth = layer.kv_heads, layer.query.out_features // layer.heads
     keys, values = layer.key_value(memory).chunk(2, dim=-1)
     weights = torch.zeros(len(x), layer.heads, x.shape[1], memory.shape[1], dtype=x.dtype)
     context = torch.zeros(*x.shape[:2], layer.heads, depth, dtype=x.dtype)
@@ -196,14 +196,14 @@ def naive(layer: MultiHead, x, memory, mask, query_at, key_at):
 
 @torch.no_grad()
 @pytest.mark.parametrize("window", [None, 1, 3, 100])
-@pytest.mark.parametrize("key_value_heads", [6, 3, 2, 1])
-def test_shared_heads_and_windows_are_the_naive_loop(key_value_heads, window):
-    choices = {"key_value_heads": key_value_heads, "window": window}
+@pytest.mark.parametrize("kv_heads", [6, 3, 2, 1])
+def test_shared_heads_and_windows_are_the_naive_loop(kv_heads, window):
+    choices = {"kv_heads": kv_heads, "window": window}
     layer, (x, memory, mask) = multi_head(choices=choices, heads=6), inputs()
     at = torch.tensor([[0, 1, 2, 4, 7], [3, 3, 4, 5, 6]]), torch.tensor([[0, 1, 2, 3, 5, 8, 9]] * 2)
     wanted = naive(layer, x, memory, mask, *at)
     keys, values = layer.keys_values(memory, at[1])
-    assert keys.shape == values.shape == (BATCH, key_value_heads, KEY, HEAD_WIDTH)
+    assert keys.shape == values.shape == (BATCH, kv_heads, KEY, HEAD_DIM)
     output, weights = layer(x, keys, values, mask, *at, explain=True)
     torch.testing.assert_close(weights, wanted[1])
     torch.testing.assert_close(output, wanted[0])
@@ -212,10 +212,10 @@ def test_shared_heads_and_windows_are_the_naive_loop(key_value_heads, window):
 
 @pytest.mark.parametrize("position", ["none", "relative", "rotary"])
 def test_heads_that_share_are_heads_with_equal_keys_and_values(position):
-    grouped = multi_head(position=position, heads=6, choices={"key_value_heads": 2})
+    grouped = multi_head(position=position, heads=6, choices={"kv_heads": 2})
     whole = multi_head(position=position, heads=6)
     with torch.no_grad():
-        each = grouped.key_value.weight.unflatten(0, (2, 2, 1, HEAD_WIDTH))
+        each = grouped.key_value.weight.unflatten(0, (2, 2, 1, HEAD_DIM))
         whole.key_value.weight.copy_(each.expand(-1, -1, 3, -1, -1).flatten(0, 3))
         for name in ("query", "output", "position"):
             getattr(whole, name).load_state_dict(getattr(grouped, name).state_dict())
@@ -229,7 +229,7 @@ def test_heads_that_cannot_share_equally_are_refused():
     with pytest.raises(
         UserError, match="3 heads cannot share 2 keys and values equally: key_value"
     ):
-        multi_head(choices={"key_value_heads": 2})
+        multi_head(choices={"kv_heads": 2})
 
 
 def test_a_window_goes_by_position_not_by_place():
@@ -241,8 +241,8 @@ def test_a_window_goes_by_position_not_by_place():
 @pytest.mark.parametrize("explain", [True, False])
 @pytest.mark.parametrize("position", ["none", "alibi"])
 def test_dropout_leaves_out_a_share_of_the_weights_in_training_only(explain, position):
-    layer = multi_head(position=position, choices={"dropout": 0.3, "key_value_heads": 1})
-    plain = multi_head(position=position, choices={"key_value_heads": 1})
+    layer = multi_head(position=position, choices={"dropout": 0.3, "kv_heads": 1})
+    plain = multi_head(position=position, choices={"kv_heads": 1})
     x, memory, mask = inputs()
     wanted, weights = run(plain, x, memory, mask, explain=True)
     assert torch.equal(run(layer.eval(), x, memory, mask, True)[1], weights)
@@ -275,7 +275,7 @@ def test_shown_weights_are_those_of_the_sum_when_some_are_dropped():
 def test_multiply_accumulates_are_the_sheets(groups):
     """Heads as wide as the model, as the sheet has them; its solution drops M in the last term."""
     heads, d, m, n = 6, WIDTH, KEY, QUERY
-    layer = multi_head(heads=heads, head_width=d, choices={"key_value_heads": groups})
+    layer = multi_head(heads=heads, head_dim=d, choices={"kv_heads": groups})
     x, memory, _ = inputs()
     saved = 2 * m * d**2 * (heads - groups)
     own = heads * (3 * m * d**2 + 2 * m**2 * d) + heads * m * d**2

@@ -12,7 +12,7 @@ from regard.attention import NORMALISERS, POSITIONS, SCORES, Latent, Position, c
 from regard.attention.positions import Rotary
 
 BATCH, QUERY, KEY = 2, 5, 7
-WIDTH, HEADS, HEAD_WIDTH, LATENT, ROPE = 11, 3, 5, 13, 4
+WIDTH, HEADS, HEAD_DIM, LATENT, ROPE = 11, 3, 5, 13, 4
 
 
 def make(score="scaled-dot", normaliser="softmax", rope=ROPE, latent=LATENT, **choices) -> Latent:
@@ -20,12 +20,12 @@ def make(score="scaled-dot", normaliser="softmax", rope=ROPE, latent=LATENT, **c
     place = None
     if rope:
         place = Rotary(WIDTH, HEADS, rope, 100.0, "none", 1.0, 512)
-    depth = HEAD_WIDTH + rope
+    depth = HEAD_DIM + rope
     options = {"max_length": 17} if score == "location" else {}
     layer = Latent(
         WIDTH,
         HEADS,
-        HEAD_WIDTH,
+        HEAD_DIM,
         latent,
         rope,
         SCORES[score](depth, depth, **options),
@@ -65,11 +65,11 @@ def turn(x, at, base=100.0):
 def naive(layer: Latent, x, memory, mask, query_at, key_at):
     """The paper's equations, one head and one pair at a time: (output, weights)."""
     rope, latent = layer.held
-    w_qr, w_q = layer.query.weight.unflatten(0, (HEADS, -1)).split([rope, HEAD_WIDTH], dim=1)
+    w_qr, w_q = layer.query.weight.unflatten(0, (HEADS, -1)).split([rope, HEAD_DIM], dim=1)
     w_kr, w_dkv = layer.down.weight.split([rope, latent])
-    w_uk, w_uv = layer.up.weight.unflatten(0, (2, HEADS, HEAD_WIDTH))
+    w_uk, w_uv = layer.up.weight.unflatten(0, (2, HEADS, HEAD_DIM))
     weights = torch.zeros(BATCH, HEADS, x.shape[1], memory.shape[1], dtype=x.dtype)
-    context = torch.zeros(BATCH, x.shape[1], HEADS, HEAD_WIDTH, dtype=x.dtype)
+    context = torch.zeros(BATCH, x.shape[1], HEADS, HEAD_DIM, dtype=x.dtype)
     for b, h, i in product(range(BATCH), range(HEADS), range(x.shape[1])):
         query = torch.cat([w_q[h] @ x[b, i], turn(w_qr[h] @ x[b, i], query_at[b, i])])
         powers, values = {}, {}
@@ -79,7 +79,7 @@ def naive(layer: Latent, x, memory, mask, query_at, key_at):
             key = torch.cat([w_uk[h] @ c, turn(w_kr @ memory[b, j], key_at[b, j])])
             values[j] = w_uv[h] @ c
             if mask[b, i, j]:
-                powers[j] = math.exp(float(query @ key) / math.sqrt(HEAD_WIDTH + rope))
+                powers[j] = math.exp(float(query @ key) / math.sqrt(HEAD_DIM + rope))
         for j, power in powers.items():
             weights[b, h, i, j] = power / sum(powers.values())
             context[b, i, h] += weights[b, h, i, j] * values[j]
@@ -150,11 +150,11 @@ STILL = {
 @pytest.mark.parametrize("kind", STILL)
 def test_a_position_that_turns_nothing_goes_along_without_a_part_of_its_own(kind):
     layer, given = make(rope=0), inputs()
-    place = layer.position = POSITIONS[kind](WIDTH, HEADS, HEAD_WIDTH, **STILL[kind]).double()
+    place = layer.position = POSITIONS[kind](WIDTH, HEADS, HEAD_DIM, **STILL[kind]).double()
     output, weights = run(layer, *given, explain=True)
     torch.testing.assert_close(run(layer, *given)[0], output)
     scores = naive(layer, *given)[1].log()
-    bias = place.bias(torch.zeros(BATCH, HEADS, QUERY, HEAD_WIDTH), *given[3:])
+    bias = place.bias(torch.zeros(BATCH, HEADS, QUERY, HEAD_DIM), *given[3:])
     scores = scores if bias is None else scores + bias
     torch.testing.assert_close(weights, scores.softmax(-1))
 

@@ -11,8 +11,8 @@ from regard.attention import POSITIONS, SCORES, Position
 from regard.attention.positions import SCALINGS, Alibi, Learned, Relative, Rotary, Sinusoidal
 from regard.errors import UserError
 
-BATCH, HEADS, LENGTH, WIDTH, HEAD_WIDTH = 2, 3, 5, 7, 22
-SIZES = WIDTH, HEADS, HEAD_WIDTH
+BATCH, HEADS, LENGTH, WIDTH, HEAD_DIM = 2, 3, 5, 7, 22
+SIZES = WIDTH, HEADS, HEAD_DIM
 BASE = 10_000.0
 
 
@@ -26,7 +26,7 @@ def make(name: str, **options) -> Position:
 def tensors() -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     random = torch.Generator().manual_seed(1)
     x = torch.randn(BATCH, LENGTH, WIDTH, generator=random, dtype=torch.float64)
-    heads = torch.randn(BATCH, HEADS, LENGTH, HEAD_WIDTH, generator=random, dtype=torch.float64)
+    heads = torch.randn(BATCH, HEADS, LENGTH, HEAD_DIM, generator=random, dtype=torch.float64)
     at = torch.tensor([[0, 1, 2, 3, 4], [17, 3, 1000, 0, 5]])
     return x, heads, at
 
@@ -104,8 +104,8 @@ def test_sinusoidal_and_rotary_follow_their_base():
 def test_rotary_turns_neighbours_as_the_formula_says():
     position, (_, heads, at) = make("rotary"), tensors()
     turned = position.rotate(heads, at)
-    for b, t, i in product(range(BATCH), range(LENGTH), range(HEAD_WIDTH // 2)):
-        angle = int(at[b, t]) * BASE ** (-2 * i / HEAD_WIDTH)
+    for b, t, i in product(range(BATCH), range(LENGTH), range(HEAD_DIM // 2)):
+        angle = int(at[b, t]) * BASE ** (-2 * i / HEAD_DIM)
         x1, x2 = (float(heads[b, 1, t, 2 * i + side]) for side in (0, 1))
         y1, y2 = (float(turned[b, 1, t, 2 * i + side]) for side in (0, 1))
         assert y1 == pytest.approx(x1 * math.cos(angle) - x2 * math.sin(angle), abs=2e-4)
@@ -129,7 +129,7 @@ def test_rotary_keeps_norms_and_has_no_parameter():
 def test_rotary_products_depend_on_the_distance_alone():
     position = make("rotary")
     random = torch.Generator().manual_seed(3)
-    x, y = torch.randn(2, 1, 1, 1, HEAD_WIDTH, generator=random, dtype=torch.float64)
+    x, y = torch.randn(2, 1, 1, 1, HEAD_DIM, generator=random, dtype=torch.float64)
 
     def product_at(m: int, n: int) -> float:
         turned = position.rotate(x, torch.tensor([[m]])), position.rotate(y, torch.tensor([[n]]))
@@ -150,7 +150,7 @@ def test_rotary_refuses_an_odd_width():
 # --- rotary, scaled -------------------------------------------------------------------------------
 
 
-def scaled(kind: str, i: int, s: float, original: int, d: int = HEAD_WIDTH) -> float:
+def scaled(kind: str, i: int, s: float, original: int, d: int = HEAD_DIM) -> float:
     """omega of pair i, from the papers' own formulas (base, wavelength) rather than ours."""
     omega = BASE ** (-2 * i / d)
     if kind == "linear":
@@ -170,7 +170,7 @@ def scaled(kind: str, i: int, s: float, original: int, d: int = HEAD_WIDTH) -> f
 @pytest.mark.parametrize("kind", SCALINGS)
 def test_scaled_frequencies_are_the_papers(kind, original, factor):
     position = make("rotary", scaling=kind, factor=factor, original_length=original)
-    wanted = [scaled(kind, i, factor, original) for i in range(HEAD_WIDTH // 2)]
+    wanted = [scaled(kind, i, factor, original) for i in range(HEAD_DIM // 2)]
     assert position.omega.tolist() == pytest.approx(wanted, rel=1e-5)
 
 
@@ -251,22 +251,22 @@ def test_relative_is_its_equation(form, furthest):
     for b, h, i, j in product(range(BATCH), range(HEADS), range(LENGTH), range(7)):
         r = max(-furthest, min(furthest, int(key_at[b, j]) - int(at[b, i])))
         row = position.table[r + furthest]
-        wanted = row[h] if form == "bias" else heads[b, h, i] @ row / math.sqrt(HEAD_WIDTH)
+        wanted = row[h] if form == "bias" else heads[b, h, i] @ row / math.sqrt(HEAD_DIM)
         assert float(found[b, h, i, j]) == pytest.approx(float(wanted))
 
 
 def test_the_query_form_is_shaws_key_plus_vector():
     """softmax(q . (k + a) / sqrt(d)): our score and our bias are its two halves."""
     position, (_, query, at) = make("relative", form="query", max_distance=2), tensors()
-    keys = torch.randn(BATCH, HEADS, LENGTH, HEAD_WIDTH, dtype=torch.float64)
-    ours = SCORES["scaled-dot"](HEAD_WIDTH, HEAD_WIDTH)(query, keys) + position.bias(query, at, at)
+    keys = torch.randn(BATCH, HEADS, LENGTH, HEAD_DIM, dtype=torch.float64)
+    ours = SCORES["scaled-dot"](HEAD_DIM, HEAD_DIM)(query, keys) + position.bias(query, at, at)
     vectors = position.table[(at[:, None, :] - at[:, :, None]).clamp(-2, 2) + 2]  # [b q k d]
     together = keys[:, :, None] + vectors[:, None]
-    wanted = torch.einsum("bhqd,bhqkd->bhqk", query, together) / math.sqrt(HEAD_WIDTH)
+    wanted = torch.einsum("bhqd,bhqkd->bhqk", query, together) / math.sqrt(HEAD_DIM)
     torch.testing.assert_close(ours, wanted)
 
 
-@pytest.mark.parametrize(("form", "shape"), [("bias", (7, HEADS)), ("query", (7, HEAD_WIDTH))])
+@pytest.mark.parametrize(("form", "shape"), [("bias", (7, HEADS)), ("query", (7, HEAD_DIM))])
 def test_relative_learns_one_row_for_each_distance(form, shape):
     position, (_, heads, _) = make("relative", form=form, max_distance=3), tensors()
     assert position.table.shape == shape
@@ -279,7 +279,7 @@ def test_relative_learns_one_row_for_each_distance(form, shape):
 @pytest.mark.parametrize("count", [1, 3, 8])
 def test_alibi_is_its_equation(count):
     at = torch.tensor([[0, 1, 2, 3, 4], [17, 3, 1000, 0, 5]])
-    found = Alibi(WIDTH, count, HEAD_WIDTH).bias(torch.zeros(BATCH, count, LENGTH, 2), at, at)
+    found = Alibi(WIDTH, count, HEAD_DIM).bias(torch.zeros(BATCH, count, LENGTH, 2), at, at)
     for b, h, i, j in product(range(BATCH), range(count), range(LENGTH), range(LENGTH)):
         slope = 2 ** (-8 * (h + 1) / count)
         away = abs(int(at[b, i]) - int(at[b, j]))
@@ -287,7 +287,7 @@ def test_alibi_is_its_equation(count):
 
 
 def test_alibi_has_the_papers_slopes_for_eight_heads():
-    assert Alibi(WIDTH, 8, HEAD_WIDTH).slopes.tolist() == [2**-n for n in range(1, 9)]
+    assert Alibi(WIDTH, 8, HEAD_DIM).slopes.tolist() == [2**-n for n in range(1, 9)]
 
 
 @pytest.mark.parametrize("name", ["relative", "alibi"])

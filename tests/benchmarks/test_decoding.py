@@ -12,7 +12,7 @@ from regard.benchmarks.timing import Result, Side, interleave
 from regard.cli import app
 from regard.search import beam, greedy
 
-TINY = {"width": 16, "layers": 2, "heads": 2, "feed_forward": 32, "vocabulary": 211}
+TINY = {"d_model": 16, "layers": 2, "heads": 2, "d_ff": 32, "vocabulary": 211}
 
 
 def test_the_list_names_every_benchmark():

@@ -22,10 +22,10 @@ def tiny(monkeypatch) -> None:
     monkeypatch.setattr(training, "VOCABULARY", 31)
     two = config.TransformerStack(layers=2)
     small = {"dropout": 0.0}
-    attention = config.SingleHead(kq_width=7)
+    attention = config.SingleHead(kq_dim=7)
     gru = config.Recurrent(embedding=5, hidden=11, attention=attention, **small)
     heads = config.MultiHead(heads=2)
-    wide = {"width": 12, "feed_forward": 17, "encoder": two, "decoder": two, "attention": heads}
+    wide = {"d_model": 12, "d_ff": 17, "encoder": two, "decoder": two, "attention": heads}
     monkeypatch.setattr(training, "GRU", gru)
     monkeypatch.setattr(training, "TRANSFORMER", config.Transformer(**wide, **small))
 

@@ -13,12 +13,12 @@ from regard.errors import UserError
 
 SETTINGS = [
     "tokenizer.min_frequency=2",
-    "model.hidden=8",
-    "model.embedding=6",
-    "model.attention.kq_width=5",
+    "model.hidden_dim=8",
+    "model.embedding_dim=6",
+    "model.attention.kq_dim=5",
     "training.epochs=2",
     "training.batch_sentences=20",
-    "training.evaluate_every=2",
+    "training.validate_every=2",
 ]
 SWEEP = importlib.import_module("regard.compare.sweep")  # the package gives the function
 TRAIN = importlib.import_module("regard.training.run")

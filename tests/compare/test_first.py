@@ -19,27 +19,27 @@ def names(settings, tmp_path) -> list[str]:
     for name, init in (("base", ""), ("plain", ""), ("mine", f'init = "{tmp_path}/base.toml"\n')):
         text = f'{init}[data]\nkind = "files"\n{data}[tokenizer]\nmin_frequency = 2\n'
         text += "[training]\nepochs = 1\nbatch_sentences = 20\n"
-        text += "rate = 1e-2\n" if name == "base" else ""
+        text += "learning_rate = 1e-2\n" if name == "base" else ""
         (tmp_path / f"{name}.toml").write_text(text, "utf-8")
     return [str(tmp_path / f"{name}.toml") for name in ("plain", "mine")]
 
 
-SMALL = ["model.hidden=8", "model.embedding=6", "model.attention.kq_width=5"]
+SMALL = ["model.hidden_dim=8", "model.embedding_dim=6", "model.attention.kq_dim=5"]
 
 
 def test_what_is_planned_first(names, tmp_path):
-    runs = plan(names, ["data.share=0.5,1"], SMALL, [2], tmp_path / "runs")
+    runs = plan(names, ["data.fraction=0.5,1"], SMALL, [2], tmp_path / "runs")
     assert len(runs) == 8
     firsts = before(runs)
     assert [run.system.label for run in firsts] == ["base"]
     assert firsts[0].folder.parent.name.startswith("base-")
     assert firsts[0].config.model == runs[0].config.model  # or the weights would not fit
-    assert firsts[0].config.data.share == 1
+    assert firsts[0].config.data.fraction == 1
     assert [run.first is not None for run in runs] == 4 * [False] + 4 * [True]
-    elsewhere = plan(names, ["data.share=0.5,1"], SMALL, [2], tmp_path / "other" / "place")
+    elsewhere = plan(names, ["data.fraction=0.5,1"], SMALL, [2], tmp_path / "other" / "place")
     assert [run.config for run in elsewhere] == [run.config for run in runs]
-    wider = plan(names, ["model.hidden=8,9"], SMALL[1:], [1], tmp_path / "runs")
-    assert [run.config.model.hidden for run in before(wider)] == [8, 9]
+    wider = plan(names, ["model.hidden_dim=8,9"], SMALL[1:], [1], tmp_path / "runs")
+    assert [run.config.model.hidden_dim for run in before(wider)] == [8, 9]
 
 
 def test_it_is_trained_once_and_its_like_start_from_it(names, tmp_path, in_this_process):
@@ -64,7 +64,7 @@ def test_it_is_trained_once_and_its_like_start_from_it(names, tmp_path, in_this_
 
 def test_where_it_fails_the_others_have_their_turn(names, tmp_path, in_this_process):
     base = Path(tmp_path / "base.toml")
-    base.write_text(base.read_text("utf-8").replace("1e-2", "1e30\nwarmup = 0"), "utf-8")
+    base.write_text(base.read_text("utf-8").replace("1e-2", "1e30\nwarmup_steps = 0"), "utf-8")
     runs = plan(names, [], SMALL, [1], tmp_path / "runs")
     [failed] = sweep(runs, "test", [1], "cpu", 1, lambda line: None)
     assert failed.startswith("mine, seed 1: base: the ")
@@ -94,5 +94,5 @@ def test_our_presets_fit_what_they_start_from(data, start, tmp_path):
     )
     mine, base = (config.model.model_dump() for config in (run.config, run.first.config))
     assert mine | {"dropout": None} == base | {"dropout": None}
-    assert run.first.config.language_model == (start == "lm")
+    assert run.first.config.is_language_model == (start == "lm")
     assert run.config.tokenizer.kind == run.first.config.tokenizer.kind

@@ -14,25 +14,25 @@ OUT = Path("runs")
 
 
 def test_every_preset_with_every_combination_and_each_seed():
-    vary = ["model.cell=gru,lstm", "training.rate=1e-3,1e-4,1e-5"]
-    runs = plan(["case", "case-rnn"], vary, ["model.hidden=31"], [2], OUT)
+    vary = ["model.cell=gru,lstm", "training.learning_rate=1e-3,1e-4,1e-5"]
+    runs = plan(["case", "case-rnn"], vary, ["model.hidden_dim=31"], [2], OUT)
     assert len(runs) == 2 * 2 * 3 * 2
     assert len({run.folder for run in runs}) == len(runs)
     assert [run.seed for run in runs[:4]] == [1, 2, 1, 2]
     assert all(run.config.seed == run.seed for run in runs)
-    assert all(run.config.model.hidden == 31 for run in runs)
+    assert all(run.config.model.hidden_dim == 31 for run in runs)
     assert [run.system.label for run in runs[::2][:3]] == [
-        f"case, cell gru, rate {rate}" for rate in ("1e-3", "1e-4", "1e-5")
+        f"case, cell gru, learning_rate {rate}" for rate in ("1e-3", "1e-4", "1e-5")
     ]
     last = runs[-1]
     assert (last.system.preset, last.config.model.cell) == ("case-rnn", "lstm")
-    assert last.config.training.rate == 1e-5
+    assert last.config.training.learning_rate == 1e-5
     assert last.folder.parent.parent == OUT
     assert last.folder.name == "seed-2"
 
 
 def test_each_preset_can_have_seeds_of_its_own():
-    runs = plan(["case", "case-rnn"], ["training.rate=1e-3,1e-4"], [], [3, 1], OUT)
+    runs = plan(["case", "case-rnn"], ["training.learning_rate=1e-3,1e-4"], [], [3, 1], OUT)
     assert [(run.system.preset, run.seed) for run in runs] == [
         *[("case", seed) for seed in (1, 2, 3)] * 2,
         *[("case-rnn", 1)] * 2,
@@ -52,9 +52,9 @@ def test_a_preset_alone_is_called_by_its_name_and_a_lone_one_by_what_varies(tmp_
 
 def test_a_varied_kind_resets_its_table_and_what_is_set_besides_stays():
     vary = ["model.attention.score.kind=dot,location"]
-    runs = plan(["case"], vary, ["model.attention.kq_width=7"], [1], OUT)
+    runs = plan(["case"], vary, ["model.attention.kq_dim=7"], [1], OUT)
     assert [run.config.model.attention.score.kind for run in runs] == ["dot", "location"]
-    assert all(run.config.model.attention.kq_width == 7 for run in runs)
+    assert all(run.config.model.attention.kq_dim == 7 for run in runs)
     assert [run.system.label for run in runs] == ["score dot", "score location"]
 
 
@@ -67,7 +67,7 @@ def test_a_varied_kind_resets_its_table_and_what_is_set_besides_stays():
         ("seed=3", "seed 3"),
         ("description=a=b", "description a=b"),
         ('model.position={kind="relative", form="query"}', "position relative form query"),
-        ("model.attention={key_value_heads=1}", "attention key_value_heads 1"),
+        ("model.attention={kv_heads=1}", "attention kv_heads 1"),
     ],
 )
 def test_a_short_name(setting, label):
@@ -93,7 +93,7 @@ def test_an_axis_that_varies_nothing(text):
 
 def test_equal_settings_have_one_fingerprint_however_they_came_about():
     plain = presets.load("case")
-    same = presets.load("case", ["model.hidden=128", "seed=9", "description=other words"])
+    same = presets.load("case", ["model.hidden_dim=128", "seed=9", "description=other words"])
     assert fingerprint(plain) == fingerprint(same)
     others = [
         plain.model_copy(update={"search": plain.search.model_copy(update={"max_extra": 3})}),
@@ -112,7 +112,7 @@ def test_equal_settings_have_one_fingerprint_however_they_came_about():
         (["case", "case"], []),
         (["case"], ["model.cell=gru,gru"]),
         (["case"], ["seed=1,2"]),  # every system has its seeds: these two are one
-        (["case"], ["model.hidden=128,0x80"]),
+        (["case"], ["model.hidden_dim=128,0x80"]),
         (["case"], ["description=one,two"]),
     ],
     ids=str,

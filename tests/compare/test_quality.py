@@ -15,9 +15,9 @@ def systems(*settings: str, preset: str = "case") -> list[System]:
 
 
 def test_the_one_varied_number():
-    found = numbers(systems("data.share=1", "data.share=0.1", "data.share=1e-2"))
+    found = numbers(systems("data.fraction=1", "data.fraction=0.1", "data.fraction=1e-2"))
     assert found is not None
-    assert found[0] == "data.share"
+    assert found[0] == "data.fraction"
     assert list(found[1].values()) == [1.0, 0.1, 0.01]
 
 
@@ -39,9 +39,9 @@ def test_no_picture_otherwise(settings, tmp_path):
 
 
 def test_a_second_key_with_few_values_makes_lines():
-    found = systems(*(f"model.width={w} seedless.heads={h}" for h in (2, 4) for w in (8, 16, 32)))
+    found = systems(*(f"model.d_model={w} seedless.heads={h}" for h in (2, 4) for w in (8, 16, 32)))
     key, values = numbers(found) or ("", {})
-    assert key == "model.width"
+    assert key == "model.d_model"
     assert len(values) == 6
     assert [line_of(system, key) for system in found[2:4]] == ["case, heads 2", "case, heads 4"]
     assert line_of(System("own/mine.toml", ("a=1",), "x"), "a") == "mine"

@@ -83,16 +83,18 @@ def test_other_words_about_the_same_settings_are_the_same_run(mine, in_this_proc
 
 def test_a_folder_with_other_settings_is_refused_before_anything_runs(mine, in_this_process):
     file = mine[3].folder / "config.toml"
-    file.write_text(file.read_text().replace("hidden = 8", "hidden = 9"))
+    file.write_text(file.read_text().replace("hidden_dim = 8", "hidden_dim = 9"))
     shutil.rmtree(mine[0].folder)
-    with pytest.raises(UserError, match=r"other settings \(model.hidden: 9 there, 8 here\).*--out"):
+    with pytest.raises(
+        UserError, match=r"other settings \(model.hidden_dim: 9 there, 8 here\).*--out"
+    ):
         swept(mine)
     assert in_this_process == []
 
 
 def test_one_that_fails_does_not_keep_the_others(settings, tmp_path, in_this_process):
-    vary = ["training.rate=1e30,1e-3"]
-    runs = plan(["case"], vary, [*settings, "training.warmup=0"], [1], tmp_path)
+    vary = ["training.learning_rate=1e30,1e-3"]
+    runs = plan(["case"], vary, [*settings, "training.warmup_steps=0"], [1], tmp_path)
     failed, said = swept(runs)
     assert len(in_this_process) == 2
     assert len(failed) == 1
@@ -118,7 +120,7 @@ def test_the_last_line_of_a_log(tmp_path):
 
 
 def test_a_killed_run_goes_on_in_a_process_of_its_own(settings, tmp_path):
-    long = [*settings, "training.epochs=60", "training.evaluate_every=20"]
+    long = [*settings, "training.epochs=60", "training.validate_every=20"]
     [run] = plan(["case"], [], long, [1], tmp_path)
     config = run.folder.with_suffix(".toml")
     files.write(config, run.config.to_toml())

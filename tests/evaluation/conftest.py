@@ -12,9 +12,14 @@ from regard.text.tokenizer import TokenizerPair
 from regard.translator import Translator
 
 MODELS = {
-    "recurrent": {"kind": "recurrent", "hidden": 7, "embedding": 5, "dropout": 0.3},
-    "transformer": {"kind": "transformer", "width": 6, "dropout": 0.3, "attention": {"heads": 2}},
-    "decoder-only": {"kind": "decoder-only", "width": 6, "dropout": 0.3, "attention": {"heads": 2}},
+    "recurrent": {"kind": "recurrent", "hidden_dim": 7, "embedding_dim": 5, "dropout": 0.3},
+    "transformer": {"kind": "transformer", "d_model": 6, "dropout": 0.3, "attention": {"heads": 2}},
+    "decoder-only": {
+        "kind": "decoder-only",
+        "d_model": 6,
+        "dropout": 0.3,
+        "attention": {"heads": 2},
+    },
 }
 PAIRS = [
     ("the cat sat on the mat", "The cat sat on the mat."),

@@ -28,9 +28,9 @@ from regard.text.batch import Encoded
 from regard.translator import Translator
 
 LAYERS = {"encoder": {"layers": 3}, "decoder": {"layers": 2}}
-DEEP = {"kind": "transformer", "width": 6, "attention": {"heads": 2}} | LAYERS
-RECURRENT = {"kind": "recurrent", "hidden": 7, "embedding": 5}
-ONLY = {"kind": "decoder-only", "width": 6, "attention": {"heads": 2}, "decoder": {"layers": 2}}
+DEEP = {"kind": "transformer", "d_model": 6, "attention": {"heads": 2}} | LAYERS
+RECURRENT = {"kind": "recurrent", "hidden_dim": 7, "embedding_dim": 5}
+ONLY = {"kind": "decoder-only", "d_model": 6, "attention": {"heads": 2}, "decoder": {"layers": 2}}
 TABLES = {
     "deep": DEEP,
     "decoder-only": ONLY,

@@ -147,20 +147,20 @@ def test_their_bleu_counts_them_alone(translator: Translator, pairs, monkeypatch
 
 # --- what a token costs ---------------------------------------------------------------------------
 
-WIDE = {"width": 22, "encoder": {"layers": 1}, "decoder": {"layers": 3}}
-ONLY = {"kind": "decoder-only", "width": 22, "decoder": {"layers": 5}}
-LATENT = {"kind": "latent", "heads": 2, "latent": 7, "rope": 4}
+WIDE = {"d_model": 22, "encoder": {"layers": 1}, "decoder": {"layers": 3}}
+ONLY = {"kind": "decoder-only", "d_model": 22, "decoder": {"layers": 5}}
+LATENT = {"kind": "latent", "heads": 2, "latent_dim": 7, "rope_dim": 4}
 CACHES = {
     # layers x (keys and values) x heads x width of a head x 4 bytes
     "multi-head": (WIDE | {"attention": {"heads": 11}}, 3 * 2 * 22 * 4),
-    "head-width": (WIDE | {"attention": {"heads": 3, "head_width": 13}}, 3 * 2 * 39 * 4),
-    "grouped": (WIDE | {"attention": {"heads": 22, "key_value_heads": 2}}, 3 * 2 * 2 * 4),
-    "multi-query": (ONLY | {"attention": {"heads": 11, "key_value_heads": 1}}, 5 * 2 * 2 * 4),
-    "latent": (ONLY | {"attention": LATENT, "position": "rotary"}, 5 * (7 + 4) * 4),
+    "head-width": (WIDE | {"attention": {"heads": 3, "head_dim": 13}}, 3 * 2 * 39 * 4),
+    "grouped": (WIDE | {"attention": {"heads": 22, "kv_heads": 2}}, 3 * 2 * 2 * 4),
+    "multi-query": (ONLY | {"attention": {"heads": 11, "kv_heads": 1}}, 5 * 2 * 2 * 4),
+    "latent_dim": (ONLY | {"attention": LATENT, "position": "rotary"}, 5 * (7 + 4) * 4),
     "latent-without-turns": (ONLY | {"attention": LATENT, "position": "none"}, 5 * 7 * 4),
     "state-space": (ONLY | {"mixer": "state-space"}, 0),
     "state-space-encoder": (WIDE | {"mixer": "state-space", "attention": {"heads": 11}}, 0),
-    "recurrent": ({"kind": "recurrent", "hidden": 7}, 0),
+    "recurrent": ({"kind": "recurrent", "hidden_dim": 7}, 0),
     "input-feeding": ({"kind": "recurrent", "decoder": {"kind": "input-feeding"}}, 0),
     "bottleneck": ({"kind": "recurrent", "attention": "none", "cell": "lstm"}, 0),
 }

@@ -39,12 +39,12 @@ def test_every_choice_of_a_stack_is_tried(tried, kind):
     assert in_field(tried, kind, "attention", "kind") == set(HEADS)
     assert in_field(tried, kind, "attention", "score", "kind") == set(SCORES)
     assert in_field(tried, kind, "attention", "normaliser", "kind") == set(NORMALISERS)
-    assert in_field(tried, kind, "attention", "key_value_heads") == {None, 1, 2}
+    assert in_field(tried, kind, "attention", "kv_heads") == {None, 1, 2}
     assert in_field(tried, kind, "attention", "window") == {None, 1, 2}
     assert in_field(tried, kind, "mixer", "kind") == {"attention", "state-space"}
     assert in_field(tried, kind, "activation") == set(FEEDS)
     assert in_field(tried, kind, "norm") == set(NORMS)
-    assert in_field(tried, kind, "norm_at") == {"before", "after"}
+    assert in_field(tried, kind, "norm_position") == {"before", "after"}
     together = {
         (table.attention.kind, table.position.kind) for table in tried if table.kind == kind
     }

@@ -50,7 +50,7 @@ def failed(result):
 def test_keys_that_are_not_shared_are_noticed(lab, monkeypatch):
     make = MultiHead.__init__
 
-    def unshared(self, *sizes, key_value_heads=None, **options):
+    def unshared(self, *sizes, kv_heads=None, **options):
         make(self, *sizes, **options)
 
     monkeypatch.setattr(MultiHead, "__init__", unshared)

@@ -12,8 +12,8 @@ from regard.labs.config_variants import list_variants
 class Silent(Position):
     """Takes any options, and says nothing."""
 
-    def __init__(self, width, heads, head_width, **options):
-        super().__init__(width, heads, head_width)
+    def __init__(self, width, heads, head_dim, **options):
+        super().__init__(width, heads, head_dim)
 
 
 class Counted(Position):
@@ -59,8 +59,8 @@ def test_a_users_own_position_is_tried_too(lab, monkeypatch):
 
 def test_a_kind_without_defaults_is_left_out(lab, monkeypatch):
     class Stepped(Counted):
-        def __init__(self, width, heads, head_width, step):
-            super().__init__(width, heads, head_width)
+        def __init__(self, width, heads, head_dim, step):
+            super().__init__(width, heads, head_dim)
 
     monkeypatch.setitem(POSITIONS, "stepped", Stepped)
     monkeypatch.setitem(config.EXTENSIONS, "position", {"stepped"})
@@ -73,7 +73,7 @@ def test_kinds_in_a_file_of_the_users_are_known(monkeypatch, tmp_path):
     monkeypatch.setitem(config.EXTENSIONS, "position", set())
     file = tmp_path / "kinds_of_equivariance.py"
     file.write_text('from regard.config import EXTENSIONS\nEXTENSIONS["position"].add("filed")\n')
-    monkeypatch.setenv("REGARD_KINDS", str(file))
+    monkeypatch.setenv("REGARD_PLUGINS", str(file))
     assert list_variants(config.Position)[-1].name == "kind=filed"
 
 

@@ -25,20 +25,20 @@ def recurrent(**changes: Any) -> dict[str, Any]:
     decoder = {"kind": changes.pop("form", "parallel"), "layers": changes.pop("decoder_layers", 1)}
     attention = changes.pop("attention", {})
     if attention != "none":
-        attention = {"kq_width": 13} | attention
-    table = {"embedding": 7, "hidden": 29, "dropout": 0.3}
+        attention = {"kq_dim": 13} | attention
+    table = {"embedding_dim": 7, "hidden_dim": 29, "dropout": 0.3}
     parts = {"encoder": encoder, "decoder": decoder, "attention": attention}
     return {"kind": "recurrent"} | table | parts | changes
 
 
 def transformer(**changes: Any) -> dict[str, Any]:
-    attention = {"heads": 3, "head_width": 4} | changes.pop("attention", {})
+    attention = {"heads": 3, "head_dim": 4} | changes.pop("attention", {})
     layers = {"encoder": {"layers": 2}, "decoder": {"layers": 2}}
-    table = {"width": 13, "feed_forward": 31, "dropout": 0.3, "attention": attention}
+    table = {"d_model": 13, "d_ff": 31, "dropout": 0.3, "attention": attention}
     return {"kind": "transformer"} | table | layers | changes
 
 
-LATENT = {"kind": "latent", "latent": 7, "rope": 2}
+LATENT = {"kind": "latent", "latent_dim": 7, "rope_dim": 2}
 
 
 def decoder_only(**changes: Any) -> dict[str, Any]:
@@ -50,20 +50,20 @@ def decoder_only(**changes: Any) -> dict[str, Any]:
 
 
 PLACES = {
-    "interleaved": {"kind": "interleaved", "every": 2},
+    "interleaved": {"kind": "interleaved", "nope_interval": 2},
     "relative-query": {"kind": "relative", "form": "query", "max_distance": 3},
     "relative-near": {"kind": "relative", "max_distance": 3},
     "rotary-yarn": {"kind": "rotary", "scaling": "yarn", "factor": 4.0},
 }
 FORMS: dict[str, dict[str, Any]] = {
-    "after": {"norm_at": "after"},
-    "after-rms": {"norm_at": "after", "norm": "rms"},
+    "after": {"norm_position": "post"},
+    "after-rms": {"norm_position": "post", "norm": "rms"},
     "rms": {"norm": "rms"},
     **{kind: {"activation": kind} for kind in FEEDS},
-    "untied": {"tied": False},
+    "untied": {"tie_embeddings": False},
     "llama": {"norm": "rms", "activation": "swiglu", "position": "rotary"},
-    "space": {"mixer": {"kind": "state-space", "state": 5, "kernel": 3}},
-    "space-none": {"mixer": {"kind": "state-space", "kernel": 1}, "position": "none"},
+    "space": {"mixer": {"kind": "state-space", "state_dim": 5, "conv_kernel": 3}},
+    "space-none": {"mixer": {"kind": "state-space", "conv_kernel": 1}, "position": "none"},
     "space-llama": {"mixer": "state-space", "norm": "rms", "activation": "swiglu"},
 }
 
@@ -93,7 +93,7 @@ MODELS: dict[str, dict[str, Any]] = {
     **{f"recurrent-{score}": recurrent(attention={"score": score}) for score in SCORES},
     **{f"recurrent-{kind}": recurrent(attention={"normaliser": kind}) for kind in NORMALISERS},
     **{
-        f"recurrent-at-{kind}": recurrent(embedding=14, encoder={"position": kind})
+        f"recurrent-at-{kind}": recurrent(embedding_dim=14, encoder={"position": kind})
         for kind, made in POSITIONS.items()
         if (made.rotate, made.bias) == (Position.rotate, Position.bias)  # the others are refused
     },
@@ -105,22 +105,22 @@ MODELS: dict[str, dict[str, Any]] = {
     **{
         f"transformer-{name}": transformer(attention=attention, position=position)
         for name, (attention, position) in {
-            "grouped": ({"heads": 6, "key_value_heads": 2}, "none"),
-            "grouped-relative": ({"heads": 6, "key_value_heads": 3}, "relative"),
-            "grouped-location": ({"heads": 6, "key_value_heads": 2, "score": "location"}, "none"),
+            "grouped": ({"heads": 6, "kv_heads": 2}, "none"),
+            "grouped-relative": ({"heads": 6, "kv_heads": 3}, "relative"),
+            "grouped-location": ({"heads": 6, "kv_heads": 2, "score": "location"}, "none"),
             "grouped-interleaved": (
-                {"heads": 6, "key_value_heads": 2},
-                {"kind": "interleaved", "every": 2},
+                {"heads": 6, "kv_heads": 2},
+                {"kind": "interleaved", "nope_interval": 2},
             ),
-            "multi-query": ({"key_value_heads": 1}, "rotary"),
+            "multi-query": ({"kv_heads": 1}, "rotary"),
             "window": ({"window": 3}, "sinusoidal"),
-            "window-grouped-alibi": ({"heads": 6, "key_value_heads": 2, "window": 3}, "alibi"),
+            "window-grouped-alibi": ({"heads": 6, "kv_heads": 2, "window": 3}, "alibi"),
             "window-location": ({"window": 3, "score": "location"}, "none"),
-            "attention-dropout": ({"dropout": 0.3, "key_value_heads": 1}, "sinusoidal"),
+            "attention-dropout": ({"dropout": 0.3, "kv_heads": 1}, "sinusoidal"),
             "latent": (LATENT, "rotary"),
-            "latent-narrow": (LATENT | {"latent": 3, "head_width": 5}, "rotary"),
+            "latent-narrow": (LATENT | {"latent_dim": 3, "head_dim": 5}, "rotary"),
             "latent-window": (LATENT | {"window": 3, "normaliser": "sparsemax"}, "rotary"),
-            "latent-interleaved": (LATENT, {"kind": "interleaved", "every": 2}),
+            "latent-interleaved": (LATENT, {"kind": "interleaved", "nope_interval": 2}),
             **{f"latent-at-{kind}": (LATENT, kind) for kind in ("none", "sinusoidal", "relative")},
             **{
                 f"latent-{score}": (LATENT | {"score": score}, "rotary")
@@ -140,7 +140,7 @@ MODELS: dict[str, dict[str, Any]] = {
     **{
         f"decoder-only-{name}": decoder_only(attention=attention, position="rotary")
         for name, attention in {
-            "grouped": {"heads": 6, "key_value_heads": 2},
+            "grouped": {"heads": 6, "kv_heads": 2},
             "window": {"window": 3},
             "latent": LATENT,
         }.items()

@@ -62,7 +62,7 @@ def test_a_past_that_a_gradient_goes_through_is_never_written_over(grad):
 
 
 def test_the_vocabularies_may_be_joint_or_apart(make):
-    table = {"kind": "decoder-only", "width": 12}
+    table = {"kind": "decoder-only", "d_model": 12}
     apart, joint = make(table), make(table, joint=True)
     assert apart.source_embedding.weight.shape == (23, 12)
     assert joint.source_embedding is joint.target_embedding

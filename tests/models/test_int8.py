@@ -14,11 +14,16 @@ from regard.models.int8 import Int8, check, rounded
 module = importlib.import_module("regard.models.int8")
 
 TABLES = {
-    "recurrent": {"kind": "recurrent", "embedding": 101, "hidden": 211},
-    "transformer": {"kind": "transformer", "width": 128, "feed_forward": 1031},
-    "decoder-only": {"kind": "decoder-only", "width": 128, "activation": "swiglu", "tied": False}
-    | {"feed_forward": 1031},
-    "state-space": {"kind": "decoder-only", "width": 256, "mixer": "state-space"},
+    "recurrent": {"kind": "recurrent", "embedding_dim": 101, "hidden_dim": 211},
+    "transformer": {"kind": "transformer", "d_model": 128, "d_ff": 1031},
+    "decoder-only": {
+        "kind": "decoder-only",
+        "d_model": 128,
+        "activation": "swiglu",
+        "tie_embeddings": False,
+    }
+    | {"d_ff": 1031},
+    "state-space": {"kind": "decoder-only", "d_model": 256, "mixer": "state-space"},
 }
 
 

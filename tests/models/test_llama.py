@@ -45,8 +45,8 @@ def test_the_llama_form_is_hugging_faces(make, example):
     model = make(
         {
             "kind": "decoder-only",
-            "width": WIDTH,
-            "feed_forward": FEED,
+            "d_model": WIDTH,
+            "d_ff": FEED,
             "activation": "swiglu",
             "norm": "rms",
             "position": "rotary",

@@ -358,14 +358,14 @@ def test_lora_learns_beside_the_weights_and_begins_with_nothing(shape, taken):
 
 
 def test_lora_takes_the_maps_it_is_given(taken):
-    lora = taken("llama", tune={"kind": "lora", "targets": ["q_proj", "v_proj"]}).model
+    lora = taken("llama", tune={"kind": "lora", "target_modules": ["q_proj", "v_proj"]}).model
     assert {name.split(".")[-4] for name in names_that_learn(lora)} == {"q_proj", "v_proj"}
     known = r'"q_prj"\. Did you mean "q_proj"\? This model has .*q_proj, '
-    with pytest.raises(UserError, match=r"model\.tune\.targets: there is no map " + known):
-        taken("llama", tune={"kind": "lora", "targets": ["v_proj", "q_prj"]})
+    with pytest.raises(UserError, match=r"model\.tune\.target_modules: there is no map " + known):
+        taken("llama", tune={"kind": "lora", "target_modules": ["v_proj", "q_prj"]})
     with pytest.raises(UserError, match=r'no map "lm_head"\. This model has (?!.*lm_head)'):
-        taken("llama", tune={"kind": "lora", "targets": ["lm_head"]})
-    inner = taken("llama", tune={"kind": "lora", "targets": ["1.self_attn.q_proj"]}).model
+        taken("llama", tune={"kind": "lora", "target_modules": ["lm_head"]})
+    inner = taken("llama", tune={"kind": "lora", "target_modules": ["1.self_attn.q_proj"]}).model
     assert len(names_that_learn(inner)) == 2
 
 

@@ -37,8 +37,8 @@ class Sharp(Score):
 class Count(Position):
     """Adds the place itself, times a step."""
 
-    def __init__(self, width: int, heads: int, head_width: int, step: float) -> None:
-        super().__init__(width, heads, head_width)
+    def __init__(self, width: int, heads: int, head_dim: int, step: float) -> None:
+        super().__init__(width, heads, head_dim)
         self.step = step
 
     def embed(self, x, at):
@@ -51,13 +51,13 @@ def halves(scores):
 
 def small(model: dict) -> regard.models.Model:
     torch.manual_seed(1)
-    table = presets.check({"model": model}, "test").model
+    table = presets.validate({"model": model}, "test").model
     return build(table, 11, 13, joint=False)
 
 
 FAMILIES = {
-    "recurrent": {"kind": "recurrent", "embedding": 6, "hidden": 5},
-    "transformer": {"kind": "transformer", "width": 12, "attention": {"heads": 3}},
+    "recurrent": {"kind": "recurrent", "embedding_dim": 6, "hidden_dim": 5},
+    "transformer": {"kind": "transformer", "d_model": 12, "attention": {"heads": 3}},
 }
 SOURCE, MASK = torch.tensor([[1, 2, 3, 4]]), torch.ones(1, 4, dtype=torch.bool)
 TARGET = torch.tensor([[1, 5, 6]])
@@ -164,8 +164,8 @@ def test_a_name_that_the_builder_keeps_is_taken():
 class Everywhere(Count):
     """Speaks in two places, with something to learn in each."""
 
-    def __init__(self, width: int, heads: int, head_width: int, step: float = 0.5) -> None:
-        super().__init__(width, heads, head_width, step)
+    def __init__(self, width: int, heads: int, head_dim: int, step: float = 0.5) -> None:
+        super().__init__(width, heads, head_dim, step)
         self.strength = torch.nn.Parameter(torch.ones(()))
 
     def embed(self, x, at):
@@ -190,7 +190,13 @@ def test_a_layer_holds_only_the_positions_that_speak_in_it():
 
 @pytest.mark.parametrize("every", [2, 3])
 def test_interleaved_leaves_out_every_nth_layer(every):
-    place = {"kind": "interleaved", "every": every, "base": 100.0, "scaling": "ntk", "factor": 2.0}
+    place = {
+        "kind": "interleaved",
+        "nope_interval": every,
+        "base": 100.0,
+        "scaling": "ntk",
+        "factor": 2.0,
+    }
     stacks = {"encoder": {"layers": 7}, "decoder": {"layers": 2}}
     model = small(FAMILIES["transformer"] | stacks | {"position": place})
     kinds = [type(block.own.attention.position) for block in model.encoder]
@@ -224,5 +230,5 @@ def test_a_position_that_could_not_be_heard_is_refused(table):
     regard.register(POSITIONS, "farness", Farness)
     with pytest.raises(UserError, match='the position "farness" speaks in self-attention, which'):
         small(table)
-    attends = small({"kind": "decoder-only", "width": 12, "position": "farness"})
+    attends = small({"kind": "decoder-only", "d_model": 12, "position": "farness"})
     assert attends(SOURCE, MASK, TARGET).shape == (1, 3, 13)

@@ -27,7 +27,9 @@ LENGTHS = [
 
 def make(**changes) -> StateSpace:
     torch.manual_seed(1)
-    mixer = StateSpace(**{"width": WIDTH, "state": STATE, "kernel": KERNEL} | changes).double()
+    mixer = StateSpace(
+        **{"d_model": WIDTH, "state_dim": STATE, "conv_kernel": KERNEL} | changes
+    ).double()
     with torch.no_grad():  # away from the structure they start with
         for parameter in (mixer.a_log, mixer.skip, mixer.delta.bias):
             parameter += 0.3 * torch.randn_like(parameter)
@@ -46,13 +48,13 @@ def naive(mixer: StateSpace, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tenso
     weight, bias = mixer.convolution.weight[:, 0], mixer.convolution.bias  # [inner kernel], [inner]
     a = -torch.exp(mixer.a_log)
     inputs = [x.new_zeros(inner)] * (weight.shape[1] - 1)
-    h, outputs = x.new_zeros(inner, mixer.state), []
+    h, outputs = x.new_zeros(inner, mixer.state_dim), []
     for token in x:
         u, z = (mixer.enter.weight @ token).split(inner)
         inputs.append(u)
         recent = torch.stack(inputs[-weight.shape[1] :], dim=1)
         u = silu((weight * recent).sum(1) + bias)
-        low, b, c = (mixer.select.weight @ u).split([mixer.rank, mixer.state, mixer.state])
+        low, b, c = (mixer.select.weight @ u).split([mixer.rank, mixer.state_dim, mixer.state_dim])
         delta = softplus(mixer.delta.weight @ low + mixer.delta.bias)
         h = torch.exp(delta[:, None] * a) * h + delta[:, None] * b[None, :] * u[:, None]
         y = (h * c).sum(1) + mixer.skip * u
@@ -81,7 +83,9 @@ def test_it_is_the_papers_loop(length):
 
 
 @torch.no_grad()
-@pytest.mark.parametrize("changes", [{"kernel": 1}, {"kernel": 2}, {"expand": 3}, {"state": 1}])
+@pytest.mark.parametrize(
+    "changes", [{"conv_kernel": 1}, {"conv_kernel": 2}, {"expand": 3}, {"state_dim": 1}]
+)
 def test_other_sizes_are_the_papers_loop_too(changes):
     mixer, x = make(**changes), tokens(37)
     found, state = mixer(x)

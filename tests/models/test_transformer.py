@@ -15,7 +15,7 @@ WIDTH, HEADS, FEED = 14, 2, 31
 
 
 @pytest.fixture(params=["before", "after"])
-def norm_at(request) -> str:
+def norm_position(request) -> str:
     return request.param
 
 
@@ -25,20 +25,20 @@ def activation(request) -> str:
 
 
 @pytest.fixture
-def form(norm_at, activation) -> dict:
+def form(norm_position, activation) -> dict:
     """The same choices, as PyTorch calls them."""
-    return FORM | {"norm_first": norm_at == "before", "activation": activation}
+    return FORM | {"norm_first": norm_position == "before", "activation": activation}
 
 
 @pytest.fixture
-def plain(make, norm_at, activation):
+def plain(make, norm_position, activation):
     """A Transformer of the shape PyTorch's layers allow: heads that share the width, no positions."""
     table = {
         "kind": "transformer",
-        "width": WIDTH,
-        "feed_forward": FEED,
+        "d_model": WIDTH,
+        "d_ff": FEED,
         "activation": activation,
-        "norm_at": norm_at,
+        "norm_position": norm_position,
         "attention": {"heads": HEADS},
         "position": "none",
     }
@@ -230,7 +230,7 @@ def test_reading_part_of_a_target_at_once_and_then_stepping(make, example):
 
 
 def test_the_output_map_is_the_target_embedding_and_joint_vocabularies_share_it(make):
-    table = {"kind": "transformer", "width": 12}
+    table = {"kind": "transformer", "d_model": 12}
     apart, joint = make(table), make(table, joint=True)
     assert apart.source_embedding.weight.shape == (23, 12)
     assert apart.target_embedding.weight.shape == (19, 12)

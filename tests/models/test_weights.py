@@ -18,7 +18,9 @@ from regard.models.weights import fill, read, save, weights
 
 def model(kind: str = "recurrent", seed: int = 0):
     torch.manual_seed(seed)
-    sizes = {"width": 6, "attention": {"heads": 2}} if kind == "transformer" else {"hidden": 5}
+    sizes = (
+        {"d_model": 6, "attention": {"heads": 2}} if kind == "transformer" else {"hidden_dim": 5}
+    )
     return build(Config.model_validate({"model": {"kind": kind, **sizes}}).model, 11, 11, True)
 
 

@@ -9,25 +9,25 @@ from torch import Tensor
 from regard.config import Config
 from regard.models import Model, build
 
-SMALL = {"kind": "recurrent", "embedding": 7, "hidden": 13}
+SMALL = {"kind": "recurrent", "embedding_dim": 7, "hidden_dim": 13}
 TABLES = {
     "gru": SMALL,
     "bottleneck": SMALL | {"cell": "lstm", "attention": "none"},
     "rnn-2": SMALL | {"cell": "rnn", "decoder": {"layers": 2}, "attention": {"score": "additive"}},
     "input-feeding": SMALL | {"cell": "lstm", "decoder": {"kind": "input-feeding", "layers": 2}},
     "tutorial": SMALL | {"decoder": "tutorial", "attention": {"score": "additive"}},
-    "transformer": {"kind": "transformer", "width": 12, "attention": {"heads": 3}},
-    "rotary": {"kind": "transformer", "width": 8, "position": "rotary"},
+    "transformer": {"kind": "transformer", "d_model": 12, "attention": {"heads": 3}},
+    "rotary": {"kind": "transformer", "d_model": 8, "position": "rotary"},
     "grouped-window": {
         "kind": "transformer",
-        "width": 8,
-        "attention": {"heads": 4, "key_value_heads": 2, "window": 3},
+        "d_model": 8,
+        "attention": {"heads": 4, "kv_heads": 2, "window": 3},
     },
     "latent": {
         "kind": "transformer",
-        "width": 8,
+        "d_model": 8,
         "position": "rotary",
-        "attention": {"kind": "latent", "heads": 2, "latent": 5, "rope": 2},
+        "attention": {"kind": "latent", "heads": 2, "latent_dim": 5, "rope_dim": 2},
     },
 }
 

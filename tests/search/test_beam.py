@@ -76,7 +76,7 @@ def test_a_beam_of_one_is_greedy(make, source, name, end):
     model, given = make(name, 11, end), source()
     wanted = greedy(model, model.encode(*given), torch.tensor(LIMITS))
     for power in POWERS:
-        found = search(model, given, width=1, length_power=power)
+        found = search(model, given, width=1, length_penalty=power)
         assert [row[0].ids for row in found] == [h.ids for h in wanted]
         assert [row[0].score for row in found] == pytest.approx([h.score for h in wanted], abs=1e-4)
 
@@ -103,7 +103,9 @@ def test_a_beam_of_full_width_is_brute_force(make, source, name):
     model, limits = make(name, VOCAB, 0.5), (MOST, 2, 3)
     given = source(VOCAB, (3, 5, 2))
     choices = {"width": EVERY, "nbest": EVERY}
-    found = {power: search(model, given, limits, length_power=power, **choices) for power in POWERS}
+    found = {
+        power: search(model, given, limits, length_penalty=power, **choices) for power in POWERS
+    }
     for row, limit in enumerate(limits):
         memory = model.encode(*given).select(torch.tensor([row]))
         every = outputs(model, torch.tensor([BEGIN]), model.begin(memory), limit)
@@ -122,7 +124,7 @@ def test_a_wide_beam_finds_the_first_few_of_brute_force_and_may_stop_early(
     make, source, name, power
 ):
     model, given = make(name, VOCAB, 0.5), source(VOCAB, (3, 5, 2))
-    choices = {"width": EVERY, "length_power": power}
+    choices = {"width": EVERY, "length_penalty": power}
     every = search(model, given, [MOST] * 3, nbest=EVERY, **choices)
     same(search(model, given, [MOST] * 3, nbest=5, **choices), [row[:5] for row in every])
 
@@ -133,16 +135,16 @@ def test_a_wide_beam_finds_the_first_few_of_brute_force_and_may_stop_early(
 @pytest.mark.parametrize("power", [0.0, 1.0])
 def test_asking_for_more_never_changes_the_best(make, source, name, power):
     model, given = make(name, 11, 1.0), source()
-    most = search(model, given, width=5, nbest=5, length_power=power)
+    most = search(model, given, width=5, nbest=5, length_penalty=power)
     for nbest in (1, 2, 4):
-        found = search(model, given, width=5, nbest=nbest, length_power=power)
+        found = search(model, given, width=5, nbest=nbest, length_penalty=power)
         same(found, [row[:nbest] for row in most])
 
 
 @pytest.mark.parametrize(("power", "nbest"), [(0.0, 1), (0.6, 3), (1.0, 1), (1.0, 3)])
 def test_stopping_early_loses_nothing(make, source, name, power, nbest, monkeypatch):
     model, given = make(name, 11, 1.0), source()
-    choices = {"width": 3, "nbest": nbest, "length_power": power}
+    choices = {"width": 3, "nbest": nbest, "length_penalty": power}
     early = search(model, given, **choices)
     monkeypatch.setattr(Finished, "settled", lambda self, best_live: best_live == float("-inf"))
     same(early, search(model, given, **choices))
@@ -152,7 +154,7 @@ def test_stopping_early_loses_nothing(make, source, name, power, nbest, monkeypa
 @pytest.mark.parametrize("power", [0.0, 1.0])
 def test_looking_rarely_for_what_is_settled_finds_the_same(make, source, name, power, check_every):
     model, given = make(name, 11, 1.0), source()
-    choices = {"width": 3, "nbest": 2, "length_power": power}
+    choices = {"width": 3, "nbest": 2, "length_penalty": power}
     wanted = search(model, given, **choices)
     same(search(model, given, check_every=check_every, **choices), wanted)
 
@@ -161,11 +163,11 @@ def test_stopping_early_saves_steps(make, source, monkeypatch):
     model, given = make("gru", 11, 4.0), source()
     steps, plain = [], model.step
     model.step = lambda tokens, state: (steps.append(len(tokens)), plain(tokens, state))[1]
-    search(model, given, width=3, length_power=0.0)
+    search(model, given, width=3, length_penalty=0.0)
     early = sum(steps)
     steps.clear()
     monkeypatch.setattr(Finished, "settled", lambda self, best_live: best_live == float("-inf"))
-    search(model, given, width=3, length_power=0.0)
+    search(model, given, width=3, length_penalty=0.0)
     assert early < sum(steps) / 2
 
 
@@ -187,7 +189,7 @@ def test_rows_do_not_know_of_each_other_or_of_padding(make, source, name):
 @pytest.mark.parametrize("end", [-50.0, 1.0])
 def test_the_score_is_the_log_probability_of_the_output(make, source, name, end):
     model, given = make(name, 11, end), source()
-    for row, best in enumerate(search(model, given, width=4, nbest=4, length_power=0.6)):
+    for row, best in enumerate(search(model, given, width=4, nbest=4, length_penalty=0.6)):
         for found in best:
             assert found.score == pytest.approx(forced(model, given, row, found.ids), abs=1e-4)
             assert found.normalised == pytest.approx(found.score / len(found.ids) ** 0.6)
@@ -275,14 +277,14 @@ RANKED = {  # by hand: log .4 / 1, log .35 / 2^p, log .15 / 6^p, log .1 / 2^p
 @pytest.mark.parametrize("nbest", [1, 2, 4])
 def test_finished_outputs_of_different_lengths_compete(power, nbest):
     given = torch.tensor([[3]]), torch.tensor([[True]])
-    found = search(Scripted(SCRIPT), given, [9], width=4, nbest=nbest, length_power=power)[0]
+    found = search(Scripted(SCRIPT), given, [9], width=4, nbest=nbest, length_penalty=power)[0]
     assert [h.ids for h in found] == RANKED[power][:nbest]
 
 
 def test_a_better_output_may_end_later_than_a_good_one():
     script = {(): {END: 0.4, A: 0.6}, (A,): {UNKNOWN: 1.0}}
     given = torch.tensor([[3]]), torch.tensor([[True]])
-    [found] = search(Scripted(script), given, [5], width=2, length_power=0.0)
+    [found] = search(Scripted(script), given, [5], width=2, length_penalty=0.0)
     assert found[0].ids == [A, UNKNOWN, END]
-    [cut] = search(Scripted(script), given, [2], width=2, length_power=0.0)
+    [cut] = search(Scripted(script), given, [2], width=2, length_penalty=0.0)
     assert cut[0].ids == [END]  # the better one would not be whole

@@ -17,9 +17,9 @@ SMALL = [
     "data.train=300",
     "data.val=40",
     "data.test=40",
-    "model.hidden=16",
-    "model.embedding=16",
-    "model.attention.kq_width=16",
+    "model.hidden_dim=16",
+    "model.embedding_dim=16",
+    "model.attention.kq_dim=16",
     "training.epochs=1",
     "training.batch_sentences=128",
 ]

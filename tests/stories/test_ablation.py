@@ -50,7 +50,7 @@ def test_in_int8(regard, run: Path) -> None:
 
 
 def test_a_model_without_attention(regard, small, tmp_path: Path) -> None:
-    few = [word for word in small if "kq_width" not in word]
+    few = [word for word in small if "kq_dim" not in word]
     few = [word for i, word in enumerate(few) if few[i : i + 2] != ["--set", "--set"]]
     changes = ("--set", "model.attention=none", "--device", "cpu")
     made = regard("train", "case", "--run", tmp_path / "bottleneck", *few, *changes)

@@ -16,9 +16,9 @@ val = "{here}/a.txt"
 test = "{here}/b.txt"
 """
 SMALL = {
-    "recurrent": '{kind = "recurrent", hidden = 8, embedding = 8}',
-    "decoder-only": '{kind = "decoder-only", width = 8, feed_forward = 16}',
-    "state-space": '{kind = "decoder-only", width = 8, feed_forward = 16, mixer = "state-space"}',
+    "recurrent": '{kind = "recurrent", hidden_dim = 8, embedding_dim = 8}',
+    "decoder-only": '{kind = "decoder-only", d_model = 8, d_ff = 16}',
+    "state-space": '{kind = "decoder-only", d_model = 8, d_ff = 16, mixer = "state-space"}',
 }
 
 

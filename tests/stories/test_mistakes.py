@@ -18,12 +18,12 @@ MISTAKES: dict[str, tuple[list[str], str]] = {
     "unknown preset": (["train", "caes"], 'no preset "caes".*Did you mean "case"'),
     "unknown key": (
         ["train", "case", "--set", "training.rat=1"],
-        'training.rat: unknown key.*Did you mean "rate"',
+        'training.learning_rat: unknown key.*Did you mean "rate"',
     ),
     "unknown table": (["train", "case", "--set", "trainin.rate=1"], 'Did you mean "training"'),
     "bad value": (
-        ["train", "case", "--set", "training.rate=fast"],
-        'training.rate: got "fast"; it should be a valid number',
+        ["train", "case", "--set", "training.learning_rate=fast"],
+        'training.learning_rate: got "fast"; it should be a valid number',
     ),
     "value out of range": (["train", "case", "--set", "model.dropout=1.5"], "less than 1"),
     "bad kind": (
@@ -32,7 +32,10 @@ MISTAKES: dict[str, tuple[list[str], str]] = {
     ),
     "bad choice": (["train", "case", "--set", "model.cell=gruu"], 'Did you mean "gru"'),
     "two mistakes": (["train", "case", "--set", "x=1", "--set", "y=2"], "2 mistakes"),
-    "set without a value": (["train", "case", "--set", "training.rate"], "write key=value"),
+    "set without a value": (
+        ["train", "case", "--set", "training.learning_rate"],
+        "write key=value",
+    ),
     "set without a key": (["train", "case", "--set", "=3"], "write key=value"),
     "set inside a number": (["train", "case", "--set", "seed=1", "--set", "seed.x=2"], "seed"),
     "negative seed": (["train", "case", "--seed", "-1"], "seed: got -1"),
@@ -202,7 +205,7 @@ DAMAGE: dict[str, tuple[Callable[[Path], object], str]] = {
     ),
     "another run's model": (
         lambda run: (run / "config.toml").write_text(
-            (run / "config.toml").read_text().replace("hidden = 16", "hidden = 17")
+            (run / "config.toml").read_text().replace("hidden_dim = 16", "hidden_dim = 17")
         ),
         "does not belong to this run's config.toml",
     ),

@@ -16,7 +16,7 @@ from regard.models.build import POINTS
 README = Path(__file__).parents[2] / "README.md"
 SMALL = """
 [data]
-kind = "task"
+kind = "synthetic"
 train = 150
 val = 20
 test = 20
@@ -49,7 +49,9 @@ def folder(tmp_path, monkeypatch) -> Path:
     [code] = [text for kind, text in blocks if kind == "python" and "register(" in text]
     [table] = [text for kind, text in blocks if kind == "toml" and "nearness" in text]
     (tmp_path / "mine.py").write_text(code, "utf-8")
-    (tmp_path / "mine.toml").write_text(SMALL + table + "width = 12\nfeed_forward = 13\n", "utf-8")
+    (tmp_path / "mine.toml").write_text(
+        SMALL + table + "d_model = 12\nfeed_forward = 13\n", "utf-8"
+    )
     monkeypatch.chdir(tmp_path)
     return tmp_path
 
@@ -59,8 +61,8 @@ def test_the_commands_know_the_file_that_the_environment_names(regard, folder, m
     said = regard(*train)
     assert said.code == 2
     assert 'model.position.kind: got "nearness"' in said.err
-    assert "One of your own? Name its file in $REGARD_KINDS." in said.err
-    monkeypatch.setenv("REGARD_KINDS", "mine.py")
+    assert "One of your own? Name its file in $REGARD_PLUGINS." in said.err
+    monkeypatch.setenv("REGARD_PLUGINS", "mine.py")
     assert regard(*train).code == 0
     saved = (folder / "runs" / "mine" / "config.toml").read_text("utf-8")
     assert re.search(r'kind = "nearness"\nrate = 0\.5', saved)
@@ -68,7 +70,7 @@ def test_the_commands_know_the_file_that_the_environment_names(regard, folder, m
     changed = regard("train", "mine.toml", "--set", "model.position.rat=2", "--run", "other")
     assert 'the position "nearness" does not take' in changed.err
     # A run whose kind is not there says so.
-    monkeypatch.delenv("REGARD_KINDS")
+    monkeypatch.delenv("REGARD_PLUGINS")
     _forget()
     assert 'got "nearness"; choose none, sinusoidal' in regard("translate", "runs/mine", "x").err
 
@@ -85,7 +87,7 @@ def test_in_python_an_import_is_enough(folder, monkeypatch):
     import mine  # pyright: ignore[reportMissingImports]
 
     # Named in the environment as well: it is not run twice, which would register other classes.
-    monkeypatch.setenv("REGARD_KINDS", str(folder / "mine.py"))
+    monkeypatch.setenv("REGARD_PLUGINS", str(folder / "mine.py"))
     assert "nearness" in extensions("position")
     table = package.presets.load("mine.toml").model
     model = build(table, 11, 13, joint=False)
@@ -103,10 +105,10 @@ def test_in_python_an_import_is_enough(folder, monkeypatch):
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        (None, "REGARD_KINDS names .*mine.py, which is no Python file"),
+        (None, "REGARD_PLUGINS names .*mine.py, which is no Python file"),
         (
             "import nothing_there",
-            "mine.py, named in REGARD_KINDS, cannot be loaded: ModuleNotFound",
+            "mine.py, named in REGARD_PLUGINS, cannot be loaded: ModuleNotFound",
         ),
         ("def", "cannot be loaded: SyntaxError"),
     ],
@@ -115,7 +117,7 @@ def test_a_file_that_cannot_be_loaded(regard, folder, monkeypatch, text, message
     (folder / "mine.py").unlink()
     if text:
         (folder / "mine.py").write_text(text)
-    monkeypatch.setenv("REGARD_KINDS", "mine.py")
+    monkeypatch.setenv("REGARD_PLUGINS", "mine.py")
     said = regard("train", "mine.toml")
     assert said.code == 2
     assert re.search(message, said.err)

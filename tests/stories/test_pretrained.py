@@ -24,7 +24,7 @@ min_frequency = 1
 [training]
 epochs = 2
 batch_sentences = 4
-rate = 0.01
+learning_rate = 0.01
 
 [search]
 max_ratio = 1
@@ -158,7 +158,7 @@ def test_a_language_model_goes_on_from_a_pretrained_one(regard, checkpoint, tmp_
     path.write_text(
         f'data = {{kind = "text", train = "{tmp_path}/a.txt", val = "{tmp_path}/a.txt"}}\n'
         f'model = {{kind = "pretrained", name = "{name}"}}\n'
-        "training = {epochs = 30, batch_sentences = 5, rate = 0.02, evaluate_every = 30}\n"
+        "training = {epochs = 30, batch_sentences = 5, learning_rate = 0.02, validate_every = 30}\n"
         "tokenizer = {max_tokens = 19}\n",
         "utf-8",
     )

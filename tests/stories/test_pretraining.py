@@ -7,12 +7,12 @@ import pytest
 
 WORDS = ["a", "the", "dog", "cat", "boy", "girl", "runs", "sleeps", "plays", "reads", "here"]
 MODEL = {
-    "decoder-only": 'model = {kind = "decoder-only", width = 8, feed_forward = 16}',
-    "transformer": 'model = {kind = "transformer", width = 8, feed_forward = 16}',
+    "decoder-only": 'model = {kind = "decoder-only", d_model = 8, d_ff = 16}',
+    "transformer": 'model = {kind = "transformer", d_model = 8, d_ff = 16}',
 }
 COMMON = """
 training = {epochs = 1, batch_sentences = 16}
-tokenizer = {kind = "bpe", size = 320, max_tokens = 60}
+tokenizer = {kind = "bpe", vocab_size = 320, max_tokens = 60}
 """
 TEXT = '[data]\nkind = "text"\ntrain = "{here}/text.txt"\nval = "{here}/val.txt"\n'
 PAIRS = '[data]\nkind = "files"\ntrain = "{here}/train.tsv"\nval = "{here}/val.tsv"\n'

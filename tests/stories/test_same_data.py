@@ -18,10 +18,10 @@ def test_changed_text_is_noticed(tmp_path):
             "train": list(map(str, sides.values())),
             "val": list(map(str, sides.values())),
         },
-        "model": {"embedding": 3, "hidden": 5, "attention": {"kq_width": 7}},
-        "training": {"epochs": 2, "evaluate_every": 1, "batch_sentences": 8},
+        "model": {"embedding_dim": 3, "hidden_dim": 5, "attention": {"kq_dim": 7}},
+        "training": {"epochs": 2, "validate_every": 1, "batch_sentences": 8},
     }
-    config, run = presets.check(table, "test"), tmp_path / "run"
+    config, run = presets.validate(table, "test"), tmp_path / "run"
     quiet = Console(quiet=True)
     train(config, run, "cpu", resume=False, console=quiet)
     train(config, run, "cpu", resume=True, console=quiet)

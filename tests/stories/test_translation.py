@@ -20,7 +20,7 @@ test = "test.tsv"
 {tokenizer}
 [model]
 kind = "transformer"
-width = 16
+d_model = 16
 attention = {{heads = 2}}
 encoder = {{layers = 1}}
 decoder = {{layers = 2}}
@@ -263,8 +263,8 @@ def test_what_cannot_be_drawn(regard, words: Path, run: Path):
 
 def test_compare(regard, tmp_path, checksums):
     """One system cannot be trained: the others have their table, and the exit code is 1."""
-    words = ["compare", "words.toml", "--vary", "training.rate=1e-3,1e30", "--seeds", 1]
-    words += ["--set", "training.warmup=0", "--device", "cpu", "--out", tmp_path / "out"]
+    words = ["compare", "words.toml", "--vary", "training.learning_rate=1e-3,1e30", "--seeds", 1]
+    words += ["--set", "training.warmup_steps=0", "--device", "cpu", "--out", tmp_path / "out"]
     dry = regard(*words, "--dry-run")
     assert (dry.code, [line.split("\t")[0] for line in dry.out.splitlines()]) == (0, ["to run"] * 2)
     said = regard(*words, "--jobs", 2)
@@ -275,11 +275,13 @@ def test_compare(regard, tmp_path, checksums):
     assert "| rate 1e30 |" not in said.out
     results = json.loads((tmp_path / "out" / "results.json").read_text())
     assert len(results["failed"]) == 1
-    assert results["command"].startswith("regard compare words.toml --vary training.rate=1e-3,1e30")
+    assert results["command"].startswith(
+        "regard compare words.toml --vary training.learning_rate=1e-3,1e30"
+    )
     dry = regard(*words, "--dry-run")
     assert [line.split("\t")[0] for line in dry.out.splitlines()] == ["there", "to run"]
     # Without the one that fails, everything is there: nothing runs, and all is well.
-    words[3] = "training.rate=1e-3"
+    words[3] = "training.learning_rate=1e-3"
     before = checksums(tmp_path / "out" / "runs")
     said = regard(*words, "--columns", "bleu_lower,cache,speed")
     assert "shared the device" not in said.out
@@ -298,7 +300,7 @@ COMPARE = {
         ["--columns", "p,sped"],
         'no column "sped". Did you mean "speed"? Columns: seeds, bleu_lower',
     ),
-    "value": (["--vary", "training.rate=1,fast"], 'training.rate: got "fast"'),
+    "value": (["--vary", "training.learning_rate=1,fast"], 'training.learning_rate: got "fast"'),
 }
 
 

@@ -28,7 +28,7 @@ PLAIN, LOWER, TASK = learn(), learn(lower=True), learn(symbols=SYMBOLS)
 
 
 def pair(**choices) -> TokenizerPair:
-    return TokenizerPair.learn(config.Bpe(**({"size": 320} | choices)), PAIRS, SYMBOLS)
+    return TokenizerPair.learn(config.Bpe(**({"vocab_size": 320} | choices)), PAIRS, SYMBOLS)
 
 
 @UNHURRIED
@@ -106,7 +106,7 @@ def test_learning_is_repeatable():
 
 @pytest.mark.parametrize("joint", [True, False])
 def test_joint_and_apart_survive_on_disk(joint, tmp_path):
-    made = pair(joint=joint, lower=joint, max_tokens=17)
+    made = pair(joint=joint, lowercase=joint, max_tokens=17)
     assert made.joint == joint
     if not joint:
         assert made.source.symbols == SYMBOLS
@@ -149,4 +149,4 @@ def test_damaged_merges_are_named(damage, joint, tmp_path):
 
 def test_a_vocabulary_too_small_for_the_bytes_is_refused():
     with pytest.raises(ValueError, match="greater than or equal to 300"):
-        config.Bpe(size=299)
+        config.Bpe(vocab_size=299)

@@ -33,7 +33,7 @@ def never(*_: object) -> Encoded:
     raise AssertionError("tokenised again")
 
 
-@pytest.mark.parametrize("table", [config.Words(min_frequency=1), config.Bpe(size=300)])
+@pytest.mark.parametrize("table", [config.Words(min_frequency=1), config.Bpe(vocab_size=300)])
 def test_the_second_time_it_is_mapped_from_disk(place, table, monkeypatch):
     tokenizers = learn(table)
     wanted = rows(Encoded.of(PAIRS, tokenizers))
@@ -57,10 +57,10 @@ def test_the_key_tells_texts_and_tokenizers_apart():
         (PAIRS[::-1], plain),
         ([(target, source) for source, target in PAIRS], plain),
         (PAIRS, learn(config.Words(min_frequency=2))),
-        (PAIRS, learn(config.Words(min_frequency=1, lower=True))),
+        (PAIRS, learn(config.Words(min_frequency=1, lowercase=True))),
         (PAIRS, learn(config.Words(min_frequency=1, joint=True))),
         (PAIRS, learn(config.Characters())),
-        (PAIRS, learn(config.Bpe(size=300))),
+        (PAIRS, learn(config.Bpe(vocab_size=300))),
     ]
     keys = [cache.key(*other) for other in [(PAIRS, plain), *others]]
     assert len(set(keys)) == len(keys)

@@ -13,9 +13,9 @@ from regard.text import corpus
 from regard.text.corpus import Corpus
 
 
-def files(**choices) -> config.Files:
-    made = presets.check({"data": {"kind": "files"} | choices}, "test").data
-    assert isinstance(made, config.Files)
+def files(**choices) -> config.FileData:
+    made = presets.validate({"data": {"kind": "files"} | choices}, "test").data
+    assert isinstance(made, config.FileData)
     return made
 
 
@@ -34,7 +34,7 @@ def here(tmp_path: Path, monkeypatch) -> Path:
 
 def test_every_split_may_be_of_another_form(here):
     data = corpus.load(
-        files(train=["a.de", "a.en"], val="b.tsv", test="c.jsonl.gz", keys=["de", "en"])
+        files(train=["a.de", "a.en"], val="b.tsv", test="c.jsonl.gz", fields=["de", "en"])
     )
     assert data["train"] == [("ein Hund", "a dog"), ("zwei Katzen", "two cats")]
     assert data["val"] == [("drei", "three"), ("vier", "four")]
@@ -55,7 +55,7 @@ def test_what_was_left_out_is_told(here):
     Path("bad.tsv").write_bytes(b"eins\tone\n\nzwei\nna\xefve\tnaive\ndrei\tthree\n")
     with pytest.raises(UserError, match=r"bad\.tsv, line 2 is empty"):
         corpus.load(files(train="bad.tsv", val="b.tsv"))
-    data = corpus.load(files(train="bad.tsv", val="b.tsv", bad="skip"))
+    data = corpus.load(files(train="bad.tsv", val="b.tsv", on_error="skip"))
     assert data["train"] == [("eins", "one"), ("drei", "three")]
     assert len(data.told) == 1
     assert data.told[0].startswith("train: kept 2 pairs, skipped 3 (")
@@ -96,7 +96,7 @@ def test_three_files_for_a_split_are_refused():
 
 
 def test_a_task_is_the_same_for_everyone():
-    table = config.MadeTask(train=31, val=7, test=5)
+    table = config.SyntheticData(train=31, val=7, test=5)
     data = corpus.load(table)
     assert {split: len(data[split]) for split in corpus.SPLITS} == {
         "train": 31,
@@ -115,9 +115,9 @@ def test_a_checksum_is_that_of_the_lines():
     }
 
 
-def text(**choices) -> config.Text:
-    made = presets.check({"data": {"kind": "text"} | choices}, "test").data
-    assert isinstance(made, config.Text)
+def text(**choices) -> config.PlainText:
+    made = presets.validate({"data": {"kind": "text"} | choices}, "test").data
+    assert isinstance(made, config.PlainText)
     return made
 
 
@@ -135,7 +135,7 @@ def test_lines_of_plain_text_that_cannot_be_used(here):
     Path("bad.txt").write_bytes(b"fine\n\xff\n" + b"x" * 31 + b"\n")
     with pytest.raises(UserError, match=r"bad\.txt, line 2 is not UTF-8.*2 in all"):
         corpus.load(text(train="bad.txt", val="a.en", max_characters=30))
-    data = corpus.load(text(train="bad.txt", val="a.en", max_characters=30, bad="skip"))
+    data = corpus.load(text(train="bad.txt", val="a.en", max_characters=30, on_error="skip"))
     assert data["train"] == [("", "fine")]
     assert data.told == ("train: kept 1 pair, skipped 2 (1 too long, 1 not UTF-8)",)
     Path("blank.txt").write_text("\n \n", "utf-8")
@@ -155,7 +155,7 @@ def test_one_language_of_named_data(monkeypatch):
     [
         ({}, "give data.name, or data.train and data.val"),
         ({"train": "a"}, "give data.name, or data.train and data.val"),
-        ({"name": "multi30k", "val": "a"}, "data.name and data.val are two origins: choose one"),
+        ({"name": "multi30k", "val": "a"}, "data.name and data.val are both given: choose one"),
     ],
 )
 def test_plain_text_has_one_origin(choices, message):
@@ -168,15 +168,15 @@ def test_plain_text_has_one_origin(choices, message):
     [
         (
             {"train": "a.de", "val": "a.de", "language": "de"},
-            r"data\.language chooses among the languages of data\.name.*read whole: leave it out",
+            r"data\.language selects languages of data\.name.*no effect.*: leave it out",
         ),
         (
-            {"name": "multi30k", "bad": "skip"},
-            r"data\.bad is about lines of your own files, and multi30k is read as it is: leave it out",
+            {"name": "multi30k", "on_error": "skip"},
+            r"data\.on_error applies to your own files, and multi30k is a public corpus: leave it out",
         ),
         (
             {"name": "multi30k", "max_characters": 31},
-            r"data\.max_characters is about lines of your",
+            r"data\.max_characters applies to your own files",
         ),
     ],
 )
@@ -187,7 +187,7 @@ def test_what_nothing_would_read_is_refused(choices, message):
 
 def test_a_language_beside_own_files_says_what_they_are_held_against():
     held_out = [{"name": "multi30k"}]
-    assert text(train="a.de", val="a.de", language="de", without=held_out).languages == ("de",)
+    assert text(train="a.de", val="a.de", language="de", exclude=held_out).languages == ("de",)
 
 
 def test_own_text_with_every_default_written_out_is_read_again():
@@ -199,7 +199,7 @@ def test_own_text_with_every_default_written_out_is_read_again():
 
 
 def test_keys_of_no_json_are_refused():
-    message = r"data\.keys names the sides of a \.jsonl file, and none is given: leave it out"
+    message = r"data\.fields names the fields of a \.jsonl file, and none is given: leave it out"
     with pytest.raises(UserError, match=message):
-        files(train=["a.jsonl", "b.jsonl"], val="b.tsv", keys=["de", "en"])
-    assert files(train="b.tsv", val="C.JSONL", keys=["de", "en"]).keys == ("de", "en")
+        files(train=["a.jsonl", "b.jsonl"], val="b.tsv", fields=["de", "en"])
+    assert files(train="b.tsv", val="C.JSONL", fields=["de", "en"]).fields == ("de", "en")

@@ -11,7 +11,7 @@ from regard.errors import UserError
 from regard.text import corpus
 from regard.text.noise import MARK, hidden, moved, noisy, spoil
 
-NONE = config.Noise(mask=0, delete=0, shuffle=0)
+NONE = config.Noise(mask_ratio=0, delete_ratio=0, shuffle_distance=0)
 WORDS = [f"w{number}" for number in range(20_011)]
 
 
@@ -83,11 +83,11 @@ def test_a_corpus_is_spoiled_after_its_share_is_taken(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     lines = [f"sentence number {number} of many more\n" for number in range(40)]
     (tmp_path / "a.txt").write_text("".join(lines))
-    choices = {"kind": "text", "train": "a.txt", "val": "a.txt", "share": 0.25}
-    plain = corpus.load(presets.check({"data": choices}, "test").data)
-    settings = presets.check({"data": choices | {"noise": {"copies": 3}}}, "test")
+    choices = {"kind": "text", "train": "a.txt", "val": "a.txt", "fraction": 0.25}
+    plain = corpus.load(presets.validate({"data": choices}, "test").data)
+    settings = presets.validate({"data": choices | {"noise": {"copies": 3}}}, "test")
     data = corpus.load(settings.data)
-    assert not settings.language_model
+    assert not settings.is_language_model
     assert [target for _, target in data["train"]] == 3 * [text for _, text in plain["train"]]
     assert [target for _, target in data["val"]] == [text for _, text in plain["val"]]
     assert all(source and source != target for source, target in data["train"][:2])
@@ -96,6 +96,6 @@ def test_a_corpus_is_spoiled_after_its_share_is_taken(tmp_path, monkeypatch):
 
 def test_runs_that_could_not_be_apart_are_refused():
     with pytest.raises(
-        UserError, match=r"data.noise.mask is 0.8, .* hide 0.75 at most: lower mask"
+        UserError, match=r"data.noise.mask_ratio is 0.8, .* mask 0.75 at most: lower mask_ratio"
     ):
-        presets.load("captions-denoising", ["data.noise.mask=0.8"])
+        presets.load("captions-denoising", ["data.noise.mask_ratio=0.8"])

@@ -16,7 +16,7 @@ CAPTIONS = {"kind": "text", "name": "multi30k-captions", "language": ["en", "de"
 
 
 def data(**choices: Any) -> Any:
-    return presets.check({"data": choices}, "test").data
+    return presets.validate({"data": choices}, "test").data
 
 
 @pytest.fixture
@@ -46,10 +46,10 @@ def test_languages_one_after_the_other(public):
 
 def test_what_is_shared_is_counted_by_side(public):
     text = learned(data(**CAPTIONS))
-    pairs = corpus.load(data(kind="named", name="multi30k", source="de", target="en"))
+    pairs = corpus.load(data(kind="dataset", name="multi30k", source="de", target="en"))
     assert overlap(text, pairs["test"]) == {"source": 0, "target": 1}
     assert overlap(text, pairs["val"]) == {"source": 0, "target": 0}
-    spoiled = learned(data(**CAPTIONS, noise={"mask": 0.5}))
+    spoiled = learned(data(**CAPTIONS, noise={"mask_ratio": 0.5}))
     assert spoiled == text
 
 
@@ -60,15 +60,15 @@ def test_a_text_to_write_has_no_source_to_be_found(public):
 
 
 def test_what_is_shared_can_be_left_out(public):
-    wanted = data(**CAPTIONS, without=[{"name": "multi30k"}])
+    wanted = data(**CAPTIONS, exclude=[{"name": "multi30k"}])
     found = corpus.load(wanted)
     assert ("", "a DOG runs !") not in found["train"]
     assert len(found["train"]) == 29
     told = "train: left out 1 of 30 sentences, which are in multi30k (val, test)"
     assert found.told == (told,)
-    pairs = corpus.load(data(kind="named", name="multi30k", source="de", target="en"))
+    pairs = corpus.load(data(kind="dataset", name="multi30k", source="de", target="en"))
     assert overlap(learned(wanted), pairs["test"]) == {"source": 0, "target": 0}
-    val = corpus.load(data(**CAPTIONS, without=[{"name": "multi30k", "splits": ["val"]}]))
+    val = corpus.load(data(**CAPTIONS, exclude=[{"name": "multi30k", "splits": ["val"]}]))
     assert len(val["train"]) == 30
 
 
@@ -76,12 +76,12 @@ def test_leaving_out_what_cannot_be_compared_or_everything_is_refused(public, tm
     with pytest.raises(
         UserError, match=r"tatoeba-fr-en has fr, en, and data.language says de: there"
     ):
-        corpus.load(data(**CAPTIONS | {"language": "de"}, without=[{"name": "tatoeba-fr-en"}]))
+        corpus.load(data(**CAPTIONS | {"language": "de"}, exclude=[{"name": "tatoeba-fr-en"}]))
     own = tmp_path / "own.txt"
     own.write_text("a dog... runs\n", "utf-8")
     choices = {"kind": "text", "train": str(own), "val": str(own)}
     with pytest.raises(UserError, match="every training sentence is in multi30k"):
-        corpus.load(data(**choices, without=[{"name": "multi30k", "splits": ["test"]}]))
+        corpus.load(data(**choices, exclude=[{"name": "multi30k", "splits": ["test"]}]))
     with pytest.raises(UserError, match=r"data.language names no language"):
         data(**CAPTIONS | {"language": []})
 
@@ -93,7 +93,7 @@ def test_the_captions_and_multi30k():
     for name in ("captions-denoising", "captions-denoising-decoder-only"):
         assert presets.load(name).data.model_copy(update={"noise": None}) == own
     text = learned(own)
-    pairs = corpus.load(config.Named(name="multi30k", source="de", target="en"))
+    pairs = corpus.load(config.DatasetData(name="multi30k", source="de", target="en"))
     found = {split: overlap(text, pairs[split]) for split in ("train", "val", "test")}
     assert found["train"]["target"] == 28_999
     assert (found["val"], found["test"]) == (2 * ({"source": 0, "target": 0},))

@@ -82,7 +82,7 @@ def test_json_lines(one, name):
 def test_json_keys_are_chosen(one):
     reverse = [(target, source) for source, target in PAIRS]
     text = jsonl(PAIRS, ("de", "en"))
-    assert one("a.jsonl", text, keys=("en", "de"))[0] == reverse
+    assert one("a.jsonl", text, fields=("en", "de"))[0] == reverse
 
 
 def test_paths_may_be_strings(tmp_path):
@@ -107,9 +107,9 @@ FLAWS = [
 
 @pytest.mark.parametrize(("reason", "source", "target", "message"), FLAWS)
 def test_a_flaw_in_aligned_files(two, reason, source, target, message):
-    with pytest.raises(UserError, match=f'{message}.*bad = "skip"'):
+    with pytest.raises(UserError, match=f'{message}.*on_error = "skip"'):
         two(source, target, max_characters=40)
-    pairs, counts = two(source, target, max_characters=40, bad="skip")
+    pairs, counts = two(source, target, max_characters=40, on_error="skip")
     assert pairs == [("a", "1"), ("c", "3")]
     assert counts == Counts(kept=2, **{reason: 1})
 
@@ -137,9 +137,9 @@ def test_a_flaw_in_a_table(one, name, reason, line, message):
     make = tsv if name == "a.tsv" else jsonl
     line = line.encode() if isinstance(line, str) else line
     content = make([("a", "1")]).encode() + line + b"\n" + make([("c", "3")]).encode()
-    with pytest.raises(UserError, match=f'{name}, .*{message}.*bad = "skip"'):
+    with pytest.raises(UserError, match=f'{name}, .*{message}.*on_error = "skip"'):
         one(name, content, max_characters=40)
-    pairs, counts = one(name, content, max_characters=40, bad="skip")
+    pairs, counts = one(name, content, max_characters=40, on_error="skip")
     assert pairs == [("a", "1"), ("c", "3")]
     assert counts == Counts(kept=2, **{reason: 1})
 
@@ -159,25 +159,25 @@ def test_a_side_may_be_as_long_as_allowed(two):
     assert two(longest + "\n", "a\n")[0] == [(longest, "a")]
 
 
-@pytest.mark.parametrize("bad", ["refuse", "skip"])
+@pytest.mark.parametrize("on_error", ["raise", "skip"])
 @pytest.mark.parametrize("source", ["a\nb\nc\n", "a\n\nc\n"])
-def test_different_line_counts_are_always_refused(two, bad, source):
+def test_different_line_counts_are_always_refused(two, on_error, source):
     # Even when a bad line comes first: the count explains it.
     with pytest.raises(UserError, match=r"got 3 in .*train\.de and 2 in .*train\.en"):
-        two(source, "1\n2\n", bad=bad)
+        two(source, "1\n2\n", on_error=on_error)
     with pytest.raises(UserError, match=r"got 1 in .*train\.de and 2 in .*train\.en"):
-        two("a", "1\n2\n", bad=bad)
+        two("a", "1\n2\n", on_error=on_error)
 
 
-@pytest.mark.parametrize("bad", ["refuse", "skip"])
+@pytest.mark.parametrize("on_error", ["raise", "skip"])
 @pytest.mark.parametrize(
     "damage", [lambda d: d[:-20], lambda d: b"no gzip", lambda d: d[:40] + b"????" + d[44:]]
 )
-def test_damaged_gzip(tmp_path, bad, damage):
+def test_damaged_gzip(tmp_path, on_error, damage):
     path = write(tmp_path / "a.tsv.gz", tsv([(f"line {n}", f"Zeile {n}") for n in range(999)]))
     path.write_bytes(damage(path.read_bytes()))
     with pytest.raises(UserError, match=r"a\.tsv\.gz is damaged or not gzip"):
-        read(path, bad=bad)
+        read(path, on_error=on_error)
 
 
 def test_files_that_are_not_there(tmp_path):
@@ -197,12 +197,12 @@ def test_no_pairs_at_all(one, two):
     with pytest.raises(UserError, match="expected at least one pair"):
         one("a.tsv", "")
     with pytest.raises(UserError, match=r"got none \(kept 0 pairs, skipped 2 \(2 empty\)\)"):
-        two("\n\n", "a\nb\n", bad="skip")
+        two("\n\n", "a\nb\n", on_error="skip")
 
 
 def test_wrong_options(one):
-    with pytest.raises(UserError, match=r'refuse, skip; got "skipp". Did you mean "skip"'):
-        one("a.tsv", "a\tb\n", bad="skipp")
+    with pytest.raises(UserError, match=r'raise, skip; got "skipp". Did you mean "skip"'):
+        one("a.tsv", "a\tb\n", on_error="skipp")
     with pytest.raises(UserError, match="max_characters of 1 or more; got 0"):
         one("a.tsv", "a\tb\n", max_characters=0)
 
@@ -222,7 +222,7 @@ def test_one_endless_line_does_not_fill_the_memory(tmp_path):
     other = write(tmp_path / "a.en", "1\n2\n")
     tracemalloc.start()
     try:
-        pairs, counts = read(path, other, bad="skip")
+        pairs, counts = read(path, other, on_error="skip")
         _, peak = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()

@@ -11,7 +11,14 @@ from regard.text import corpus
 from regard.text.corpus import Corpus
 
 KINDS: dict[str, dict[str, Any]] = {
-    "task": {"kind": "task", "name": "copy", "train": 97, "val": 2, "test": 2, "max_length": 11},
+    "task": {
+        "kind": "synthetic",
+        "name": "copy",
+        "train": 97,
+        "val": 2,
+        "test": 2,
+        "max_length": 11,
+    },
     "files": {"kind": "files", "train": "a.tsv", "val": "a.tsv"},
     "text": {"kind": "text", "train": "a.tsv", "val": "a.tsv"},
 }
@@ -24,7 +31,7 @@ def here(tmp_path: Path, monkeypatch) -> None:
 
 
 def load(kind: str, share: float) -> Corpus:
-    return corpus.load(presets.check({"data": KINDS[kind] | {"share": share}}, "test").data)
+    return corpus.load(presets.validate({"data": KINDS[kind] | {"fraction": share}}, "test").data)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -38,7 +45,7 @@ def test_shares_lie_within_each_other_and_only_training_is_cut(kind):
     assert half["val"] == whole["val"]
     assert whole.told == ()
     noun = "sentences" if kind == "text" else "pairs"
-    assert tenth.told == (f"train: 10 of 97 {noun} (data.share is 0.1)",)
+    assert tenth.told == (f"train: 10 of 97 {noun} (data.fraction is 0.1)",)
 
 
 def test_which_rows_does_not_change_from_one_version_to_the_next():
@@ -47,5 +54,5 @@ def test_which_rows_does_not_change_from_one_version_to_the_next():
 
 @pytest.mark.parametrize("share", [0, -0.1, 1.01])
 def test_a_share_is_above_0_and_at_most_1(share):
-    with pytest.raises(UserError, match=r"data.share: got .* it should be (greater|less) than"):
-        presets.load("case", [f"data.share={share}"])
+    with pytest.raises(UserError, match=r"data.fraction: got .* it should be (greater|less) than"):
+        presets.load("case", [f"data.fraction={share}"])

@@ -16,11 +16,11 @@ from regard.text import corpus
 from regard.training import run, train
 
 MODELS: dict[str, dict[str, Any]] = {
-    "recurrent": {"kind": "recurrent", "hidden": 7, "embedding": 5, "dropout": 0.3},
+    "recurrent": {"kind": "recurrent", "hidden_dim": 7, "embedding_dim": 5, "dropout": 0.3},
     "transformer": {
         "kind": "transformer",
-        "width": 6,
-        "feed_forward": 11,
+        "d_model": 6,
+        "d_ff": 11,
         "dropout": 0.3,
         "attention": {"heads": 2},
         "encoder": {"layers": 1},
@@ -28,8 +28,8 @@ MODELS: dict[str, dict[str, Any]] = {
     },
     "decoder-only": {
         "kind": "decoder-only",
-        "width": 6,
-        "feed_forward": 11,
+        "d_model": 6,
+        "d_ff": 11,
         "activation": "swiglu",
         "norm": "rms",
         "dropout": 0.3,
@@ -38,14 +38,20 @@ MODELS: dict[str, dict[str, Any]] = {
     },
     "state-space": {
         "kind": "decoder-only",
-        "mixer": {"kind": "state-space", "state": 3},
-        "width": 6,
-        "feed_forward": 11,
+        "mixer": {"kind": "state-space", "state_dim": 3},
+        "d_model": 6,
+        "d_ff": 11,
         "dropout": 0.3,
         "decoder": {"layers": 1},
     },
 }
-TRAINING = {"epochs": 2.0, "batch_sentences": 8, "evaluate_every": 3, "rate": 0.02, "warmup": 4}
+TRAINING = {
+    "epochs": 2.0,
+    "batch_sentences": 8,
+    "validate_every": 3,
+    "learning_rate": 0.02,
+    "warmup_steps": 4,
+}
 DATA = {"name": "copy", "train": 43, "val": 11, "test": 5, "max_length": 13}
 
 
@@ -68,7 +74,7 @@ def family(request: pytest.FixtureRequest) -> str:
 
 @pytest.fixture(scope="session")
 def tiny() -> Callable[..., Config]:
-    """tiny(family, rate=..., data={...}): a config; plain keywords are [training] settings."""
+    """tiny(family, learning_rate=..., data={...}): a config; plain keywords are [training] settings."""
 
     def make(
         family: str = "recurrent",

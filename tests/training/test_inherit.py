@@ -103,7 +103,7 @@ def test_a_symbol_is_no_piece_of_the_same_spelling():
 
 
 def test_a_run_that_learns_nothing_is_its_ancestor_bit_for_bit(base, heir, fit, family, tmp_path):
-    still = heir(base(family), family, tokenizer=FEW, rate=1e-30, epochs=0.1)
+    still = heir(base(family), family, tokenizer=FEW, learning_rate=1e-30, epochs=0.1)
     said = fit(still, tmp_path / "run")
     (before, _), (after, _) = (
         read(folder / "model.safetensors") for folder in (base(family), tmp_path / "run")
@@ -175,7 +175,7 @@ def test_what_the_ancestor_learned_from_is_looked_for_in_val_and_test(
     assert f"{counts['source']} sources and {counts['target']} targets of val" in honest
     text = base("recurrent") / "config.toml"
     shutil.copytree(base("recurrent"), tmp_path / "moved")
-    gone = text.read_text().replace('kind = "task"', 'kind = "files"').split("[data]")
+    gone = text.read_text().replace('kind = "synthetic"', 'kind = "files"').split("[data]")
     table = '[data]\nkind = "files"\ntrain = "gone.tsv"\nval = "gone.tsv"\n'
     rest = gone[1].partition("\n[")[2]
     (tmp_path / "moved" / "config.toml").write_text(gone[0] + table + "\n[" + rest)
@@ -194,7 +194,7 @@ def changed(config: Config, **model: Any) -> Config:
 
 
 MISFITS: dict[str, tuple[str, dict[str, Any], str]] = {
-    "width": ("transformer", {"width": 8}, r"model.width: 6 there, 8 here\)"),
+    "d_model": ("transformer", {"d_model": 8}, r"model.d_model: 6 there, 8 here\)"),
     "heads, though the shapes agree": (
         "transformer",
         {"attention": {"heads": 3}},
@@ -243,7 +243,7 @@ def test_dropout_may_differ(base, heir, fit, tmp_path):
     ("tokenizer", "message"),
     [
         ({"kind": "words"}, "tokenizer.kind is characters in .* and words here.*kind=characters"),
-        ({"lower": True}, "tokenizer.lower is false in .* and true here.*lower=false"),
+        ({"lowercase": True}, "tokenizer.lowercase is false in .* and true here.*lowercase=false"),
         ({"joint": False}, "tokenizer.joint is true in .* and false here.*joint=true"),
     ],
 )

@@ -41,7 +41,7 @@ def scripted(monkeypatch: pytest.MonkeyPatch, losses: list[float]) -> list[dict]
 )
 def test_looks_fall_where_asked(tiny, fit, metrics, tmp_path: Path, epochs, every, steps) -> None:
     """43 sentences in batches of 8 are 6 steps an epoch; the last step is always looked at."""
-    fit(tiny(epochs=epochs, evaluate_every=every), tmp_path / "run")
+    fit(tiny(epochs=epochs, validate_every=every), tmp_path / "run")
     assert [look["step"] for look in looks(metrics(tmp_path / "run"))] == steps
 
 
@@ -50,7 +50,7 @@ def test_a_small_text_is_passed_over_until_there_were_so_many_steps(
     tiny, fit, metrics, tmp_path: Path, least, steps
 ) -> None:
     """And the schedule reaches over all of them: it is nearly over at the end, and not before."""
-    fit(tiny(epochs=1.0, min_steps=least, evaluate_every=5, warmup=0), tmp_path / "run")
+    fit(tiny(epochs=1.0, min_steps=least, validate_every=5, warmup_steps=0), tmp_path / "run")
     events = looks(metrics(tmp_path / "run"))
     assert [look["step"] for look in events] == steps
     for look in events:  # the rate of a step, from 0, in a linear schedule
@@ -96,7 +96,7 @@ def test_best_weights_by_what_they_translate(
     tiny, fit, metrics, tmp_path, family, monkeypatch
 ) -> None:
     monkeypatch.setattr(sys.modules["regard.evaluation.evaluate"], "bleu_lower", letters_right)
-    config = tiny(family, best_by="bleu", epochs=4.0, average=0.9, rate=0.05)
+    config = tiny(family, checkpoint_metric="bleu", epochs=4.0, ema_decay=0.9, learning_rate=0.05)
     said = fit(config, tmp_path / "run")
     found = looks(metrics(tmp_path / "run"))
     scores = [look["bleu_lower"] for look in found]
@@ -116,7 +116,7 @@ def test_best_weights_by_what_they_translate(
 def test_of_equal_translations_the_lower_loss(tiny, fit, metrics, tmp_path, monkeypatch) -> None:
     """BLEU is 0 for a while, and for ever in a text of single letters."""
     scripted(monkeypatch, [3.0, 2.0, 2.5, 2.0])
-    fit(tiny(best_by="bleu"), tmp_path / "run")
+    fit(tiny(checkpoint_metric="bleu"), tmp_path / "run")
     assert {look["bleu_lower"] for look in looks(metrics(tmp_path / "run"))} == {0.0}
     assert read(tmp_path / "run" / "model.safetensors")[1] == {"step": 6, "loss": 2.0}
 
@@ -124,9 +124,9 @@ def test_of_equal_translations_the_lower_loss(tiny, fit, metrics, tmp_path, monk
 def test_a_language_model_is_judged_by_its_loss() -> None:
     table = {"data": {"kind": "text", "name": "multi30k-captions", "language": ["en"]}}
     table["model"] = {"kind": "decoder-only"}
-    assert Config.model_validate(table).language_model
-    with pytest.raises(ValueError, match='best_by = "bleu" judges translations'):
-        Config.model_validate(table | {"training": {"best_by": "bleu"}})
+    assert Config.model_validate(table).is_language_model
+    with pytest.raises(ValueError, match='checkpoint_metric = "bleu" scores translations'):
+        Config.model_validate(table | {"training": {"checkpoint_metric": "bleu"}})
 
 
 def test_patience(tiny, fit, metrics, tmp_path: Path, monkeypatch) -> None:
@@ -138,7 +138,7 @@ def test_patience(tiny, fit, metrics, tmp_path: Path, monkeypatch) -> None:
 
 
 def test_validation_is_unsmoothed_and_without_dropout(tiny, fit, metrics, tmp_path, family) -> None:
-    config = tiny(family, label_smoothing=0.4, epochs=1.0, evaluate_every=6)
+    config = tiny(family, label_smoothing=0.4, epochs=1.0, validate_every=6)
     fit(config, tmp_path / "run")
     model = regard.load(tmp_path / "run")
     encoded = Encoded.of(corpus.load(config.data)["val"], model.tokenizers)
@@ -157,8 +157,8 @@ def test_validation_is_unsmoothed_and_without_dropout(tiny, fit, metrics, tmp_pa
 
 def test_a_look_changes_no_training(tiny, fit, tmp_path: Path, family: str) -> None:
     """Looking more often must not move the random numbers or leave dropout switched off."""
-    fit(tiny(family, evaluate_every=1), tmp_path / "often")
-    fit(tiny(family, evaluate_every=12), tmp_path / "once")
+    fit(tiny(family, validate_every=1), tmp_path / "often")
+    fit(tiny(family, validate_every=12), tmp_path / "once")
     often, once = (
         read(tmp_path / name / "last/state.safetensors")[0] for name in ("often", "once")
     )
@@ -172,14 +172,14 @@ def test_training_learns(tiny, fit, metrics, tmp_path: Path, family: str) -> Non
 
 
 def test_logged_rate_follows_the_schedule(tiny, fit, metrics, tmp_path: Path) -> None:
-    fit(tiny(schedule="linear", warmup=4, rate=0.02), tmp_path / "run")
+    fit(tiny(schedule="linear", warmup_steps=4, learning_rate=0.02), tmp_path / "run")
     rates = {look["step"]: look["rate"] for look in looks(metrics(tmp_path / "run"))}
     for step, rate in rates.items():  # the rate that made this step: of the place before it
         done = step - 1
         assert rate == pytest.approx(0.02 * min(1, (done + 1) / 4) * (1 - done / 12))
 
 
-@pytest.mark.parametrize("name", ["rate", "clip"])
+@pytest.mark.parametrize("name", ["learning_rate", "grad_clip"])
 def test_settings_reach_the_optimizer(tiny, fit, tmp_path: Path, name: str) -> None:
     fit(tiny(epochs=0.5), tmp_path / "one")
     fit(tiny(epochs=0.5, **{name: 0.001}), tmp_path / "two")
@@ -213,7 +213,9 @@ def test_loss_that_is_no_number(tiny, fit, metrics, tmp_path: Path, monkeypatch)
         return loss * float("nan") if next(calls) == 5 else loss
 
     monkeypatch.setattr(update, "objective", broken)
-    with pytest.raises(UserError, match=r"became nan before step 6.*training\.rate \(now 0\.02\)"):
+    with pytest.raises(
+        UserError, match=r"became nan before step 6.*training\.learning_rate \(now 0\.02\)"
+    ):
         fit(tiny(), tmp_path / "run")
     assert [look["step"] for look in looks(metrics(tmp_path / "run"))] == [3]
     for name in ("model.safetensors", "last/state.safetensors"):
@@ -242,7 +244,7 @@ def test_weights_that_are_no_numbers_are_not_saved(tiny, fit, tmp_path: Path, mo
 def test_absurd_rate(tiny, fit, tmp_path: Path, family: str) -> None:
     """A rate of 1e30 ends in a sentence, or in weights that are numbers: never in saved NaN."""
     with contextlib.suppress(UserError):
-        fit(tiny(family, rate=1e30, warmup=0, epochs=6.0), tmp_path / "run")
+        fit(tiny(family, learning_rate=1e30, warmup_steps=0, epochs=6.0), tmp_path / "run")
     for path in (tmp_path / "run").rglob("*.safetensors"):
         for name, tensor in read(path)[0].items():
             assert name.startswith("random") or bool(tensor.isfinite().all()), name

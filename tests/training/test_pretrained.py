@@ -16,7 +16,13 @@ from regard.training import checkpoint as checkpoints
 from regard.training import loop
 from regard.training.run import adoption
 
-TRAINING = {"epochs": 1.0, "batch_sentences": 8, "evaluate_every": 2, "rate": 0.02, "warmup": 1}
+TRAINING = {
+    "epochs": 1.0,
+    "batch_sentences": 8,
+    "validate_every": 2,
+    "learning_rate": 0.02,
+    "warmup_steps": 1,
+}
 DATA = {"name": "copy", "train": 43, "val": 5, "test": 5, "max_length": 9}
 LORA = {"kind": "lora", "rank": 3, "dropout": 0.3}
 RUNS = {
@@ -107,7 +113,7 @@ def test_a_run_forgets_where_its_model_came_from(whole, checkpoint, tmp_path, mo
 
 
 def test_a_running_mean_of_what_learns(tiny, fit, tmp_path):
-    config = tiny("gpt2", {"kind": "frozen", "layers": 1}, average=0.5)
+    config = tiny("gpt2", {"kind": "frozen", "layers": 1}, ema_decay=0.5)
     fit(config, tmp_path / "run")
     state = read(tmp_path / "run" / checkpoints.FILE)[0]
     frozen = "hugging.transformer.wte.weight"
@@ -126,8 +132,8 @@ def test_a_rate_for_weights_that_know_nothing_is_told(tiny):
         ("lora", 1e-2, True),
     ):
         said = io.StringIO()
-        adoption(tiny("gpt2", {"kind": tune}, rate=rate), Console(file=said, width=200))
-        assert (f"training.rate is {rate:g}, and " in said.getvalue()) == much
+        adoption(tiny("gpt2", {"kind": tune}, learning_rate=rate), Console(file=said, width=200))
+        assert (f"training.learning_rate is {rate:g}, and " in said.getvalue()) == much
         assert (f'is usual with tune = "{tune}": more may undo' in said.getvalue()) == much
 
 

@@ -123,7 +123,7 @@ def test_killed_at_every_look(
 
 
 def test_the_running_mean_goes_on(tiny, fit, same_run, tmp_path: Path, monkeypatch, family) -> None:
-    config = tiny(family, average=0.9)
+    config = tiny(family, ema_decay=0.9)
     fit(config, tmp_path / "whole")
     with monkeypatch.context() as patch:
         kill_at(patch, loop.Loop, "step", 8, after=True)
@@ -184,9 +184,12 @@ def test_a_card_says_where_a_run_was_trained_not_where_it_was_resumed(
 @pytest.mark.parametrize(
     ("changes", "named"),
     [
-        ({"rate": 0.03}, "training.rate: 0.02 there, 0.03 here"),
+        ({"learning_rate": 0.03}, "training.learning_rate: 0.02 there, 0.03 here"),
         ({"seed": 2}, "seed: 1 there, 2 here"),
-        ({"epochs": 3.0, "clip": 2.0}, "training.epochs: 2.0 there, 3.0 here, training.clip"),
+        (
+            {"epochs": 3.0, "grad_clip": 2.0},
+            "training.epochs: 2.0 there, 3.0 here, training.grad_clip",
+        ),
         ({"family": "transformer"}, "model.kind: recurrent there, transformer here"),
     ],
 )
@@ -303,7 +306,7 @@ def test_sigkill(tiny, fit, whole, same_run, tmp_path: Path, family: str) -> Non
 
 def test_sigkill_of_the_command(tiny, fit, same_run, tmp_path: Path) -> None:
     """From outside, whenever it falls, and on to the end with the same command."""
-    long = tiny(epochs=40.0, evaluate_every=7)
+    long = tiny(epochs=40.0, validate_every=7)
     (tmp_path / "long.toml").write_text(long.to_toml())
     folder = tmp_path / "run"
     command = [str(REGARD), "train", str(tmp_path / "long.toml"), "--run", str(folder)]

@@ -92,8 +92,8 @@ def test_replays_teach_the_same(make, data, family: str, monkeypatch) -> None:
     monkeypatch.setattr(Tape, "made", 0)
     batches = Batches(data, 40, 4, seed=1, shapes=2)
     cuts = [cut for epoch in range(3) for cut in batches.epoch(epoch)]
-    replayed = make(family, graphs=True, average=0.9)
-    plain = make(family, average=0.9)
+    replayed = make(family, graphs=True, ema_decay=0.9)
+    plain = make(family, ema_decay=0.9)
     close(learn(plain, cuts), learn(replayed, cuts))
     close(weights(plain.averaged), weights(replayed.averaged))
     assert replayed.mean_loss() == pytest.approx(plain.mean_loss())
@@ -148,14 +148,14 @@ class BrokenGraph:
 def test_what_cannot_be_recorded_says_what_to_do(make, data, monkeypatch) -> None:
     monkeypatch.setattr(torch.cuda, "CUDAGraph", BrokenGraph)
     cuts = Batches(data, 40, 5, seed=1, shapes=1).epoch(0)
-    said = r"\(operation not permitted when stream is capturing\).*training\.graphs=false"
+    said = r"\(operation not permitted when stream is capturing\).*training\.cuda_graphs=false"
     with pytest.raises(UserError, match=said):
         learn(make("recurrent", graphs=True), cuts)
 
 
 def test_a_step_follows_pytorch(make, data, family: str) -> None:
     """The same as loss.backward, clip_grad_norm_ and AdamW, written out."""
-    made = make(family, label_smoothing=0.1, clip=0.05)
+    made = make(family, label_smoothing=0.1, grad_clip=0.05)
     other = copy.deepcopy(made.model)
     optimizer = update.optimizer_for(other, made.table)
     cut = Batches(data, 10**6, 29, seed=1).epoch(0)[0]
@@ -175,7 +175,7 @@ def test_a_step_follows_pytorch(make, data, family: str) -> None:
 
 
 def test_the_running_mean(make, data) -> None:
-    made = make("recurrent", average=0.5)
+    made = make("recurrent", ema_decay=0.5)
     cuts = Batches(data, 40, 5, seed=1).epoch(0)
     wanted = {name: tensor.clone() for name, tensor in weights(made.model).items()}
     for step, cut in enumerate(cuts):
@@ -256,7 +256,7 @@ def test_bfloat16_is_tried_elsewhere_first(monkeypatch) -> None:
 def test_what_is_frozen_stays_and_the_rest_learns_as_before(make, data, precision) -> None:
     """Of a model that a copy computes for, too."""
     cuts = Batches(data, 10**6, 8, seed=1).epoch(0)
-    made = make("transformer", average=0.5)
+    made = make("transformer", ema_decay=0.5)
     frozen = {"source_embedding.weight", "encoder.0.feed.grow.weight", "decoder_norm.bias"}
     for name, parameter in made.model.named_parameters():
         parameter.requires_grad_(name not in frozen)

@@ -30,25 +30,25 @@ class SingleHead(nn.Module):
         self,
         query_width: int,
         key_width: int,
-        kq_width: int,
+        kq_dim: int,
         score: Score,
         normalise: Normaliser = softmax,
     ) -> None:
         super().__init__()
         projected = score.projected
-        self.query = Linear(query_width, kq_width, bias=False) if projected else nn.Identity()
-        self.key = Linear(key_width, kq_width, bias=False) if projected else nn.Identity()
+        self.query = Linear(query_width, kq_dim, bias=False) if projected else nn.Identity()
+        self.key = Linear(key_width, kq_dim, bias=False) if projected else nn.Identity()
         self.score = score
         self.normalise = normalise
 
-    def keys(self, states: Float[Tensor, "batch key width"]) -> Float[Tensor, "batch key kq_width"]:
+    def keys(self, states: Float[Tensor, "batch key width"]) -> Float[Tensor, "batch key kq_dim"]:
         """W_k h, made once a sentence."""
         return self.key(states)
 
     def forward(
         self,
         query: Float[Tensor, "batch query query_width"],
-        keys: Float[Tensor, "batch key kq_width"],
+        keys: Float[Tensor, "batch key kq_dim"],
         values: Float[Tensor, "batch key width"],
         mask: Bool[Tensor, "batch #query key"] | None = None,
     ) -> tuple[Float[Tensor, "batch query width"], Float[Tensor, "batch query key"]]:
@@ -196,30 +196,30 @@ class MultiHead(ManyHeads):
         self,
         width: int,
         heads: int,
-        head_width: int,
+        head_dim: int,
         score: Score,
         normalise: Normaliser = softmax,
         position: Position | None = None,
-        key_value_heads: int | None = None,
+        kv_heads: int | None = None,
         window: int | None = None,
         dropout: float = 0.0,
     ) -> None:
-        position = position or Position(width, heads, head_width)
+        position = position or Position(width, heads, head_dim)
         super().__init__(heads, score, normalise, position, window, dropout)
-        self.key_value_heads = key_value_heads or heads
-        if heads % self.key_value_heads:
+        self.kv_heads = kv_heads or heads
+        if heads % self.kv_heads:
             raise UserError(
-                f"{heads} heads cannot share {self.key_value_heads} keys and values equally: "
-                "key_value_heads must divide heads"
+                f"{heads} heads cannot share {self.kv_heads} keys and values equally: "
+                "kv_heads must divide heads"
             )
-        self.query = Linear(width, heads * head_width, bias=False)
-        self.key_value = Linear(width, 2 * self.key_value_heads * head_width, bias=False)
-        self.output = Linear(heads * head_width, width, bias=False)
+        self.query = Linear(width, heads * head_dim, bias=False)
+        self.key_value = Linear(width, 2 * self.kv_heads * head_dim, bias=False)
+        self.output = Linear(heads * head_dim, width, bias=False)
 
     def keys_values(self, x: Sequence, at: Int[Tensor, "batch length"]) -> tuple[Held, Held]:
         """W_k x, turned by its position, and W_v x."""
         halves = self.key_value(x).chunk(2, dim=-1)
-        keys, values = (apart(half, self.key_value_heads) for half in halves)
+        keys, values = (apart(half, self.kv_heads) for half in halves)
         return self.position.rotate(keys, at), values
 
     def forward(

@@ -19,9 +19,9 @@ class Latent(ManyHeads):
 
         keys [W_uk c ; R W_kr x]      values W_uv c      queries [W_q x ; R W_qr x]
 
-    A cache holds c and R W_kr x, which all heads share: `latent + rope` numbers for each token.
-    Turned keys cannot be made from c after the fact, hence a part of their own, `rope` wide, for a
-    position that turns ("decoupled"). Where none does, in cross-attention say, `rope` is 0. (As in the
+    A cache holds c and R W_kr x, which all heads share: `latent_dim + rope_dim` numbers for each token.
+    Turned keys cannot be made from c after the fact, hence a part of their own, `rope_dim` wide, for a
+    position that turns ("decoupled"). Where none does, in cross-attention say, `rope_dim` is 0. (As in the
     paper's smaller model, queries are not compressed; no cache holds them.)
     """
 
@@ -29,23 +29,23 @@ class Latent(ManyHeads):
         self,
         width: int,
         heads: int,
-        head_width: int,
-        latent: int,
-        rope: int,
+        head_dim: int,
+        latent_dim: int,
+        rope_dim: int,
         score: Score,
         normalise: Normaliser = softmax,
         position: Position | None = None,
         window: int | None = None,
         dropout: float = 0.0,
     ) -> None:
-        position = position or Position(width, heads, rope or head_width)
+        position = position or Position(width, heads, rope_dim or head_dim)
         super().__init__(heads, score, normalise, position, window, dropout)
-        self.parts, self.held = (rope, head_width), (rope, latent)
-        self.query = Linear(width, heads * (head_width + rope), bias=False)
-        self.down = Linear(width, latent + rope, bias=False)
-        self.scale = nn.Parameter(torch.ones(latent))
-        self.up = Linear(latent, 2 * heads * head_width, bias=False)
-        self.output = Linear(heads * head_width, width, bias=False)
+        self.parts, self.held = (rope_dim, head_dim), (rope_dim, latent_dim)
+        self.query = Linear(width, heads * (head_dim + rope_dim), bias=False)
+        self.down = Linear(width, latent_dim + rope_dim, bias=False)
+        self.scale = nn.Parameter(torch.ones(latent_dim))
+        self.up = Linear(latent_dim, 2 * heads * head_dim, bias=False)
+        self.output = Linear(heads * head_dim, width, bias=False)
 
     def keys_values(self, x: Sequence, at: Int[Tensor, "batch length"]) -> tuple[Held, Held]:
         """What all heads share, c and R W_kr x, in the places of keys and values."""

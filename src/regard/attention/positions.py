@@ -23,7 +23,7 @@ class Position(nn.Module):
     max_length: int | None = None
     """How many places it knows, from 0 on; None: any number."""
 
-    def __init__(self, width: int, heads: int, head_width: int) -> None:
+    def __init__(self, width: int, heads: int, head_dim: int) -> None:
         super().__init__()
 
     def embed(
@@ -56,8 +56,8 @@ class Sinusoidal(Position):
 
     omega: Tensor
 
-    def __init__(self, width: int, heads: int, head_width: int, base: float) -> None:
-        super().__init__(width, heads, head_width)
+    def __init__(self, width: int, heads: int, head_dim: int, base: float) -> None:
+        super().__init__(width, heads, head_dim)
         self.register_buffer("omega", frequencies(width, base), persistent=False)
 
     def embed(
@@ -71,8 +71,8 @@ class Sinusoidal(Position):
 class Learned(Position):
     """x + P[t], a table with a row for each of the first `max_length` positions (GPT-1 to 3)"""
 
-    def __init__(self, width: int, heads: int, head_width: int, max_length: int) -> None:
-        super().__init__(width, heads, head_width)
+    def __init__(self, width: int, heads: int, head_dim: int, max_length: int) -> None:
+        super().__init__(width, heads, head_dim)
         self.max_length = max_length
         # As large as the sinusoids, whose mean square is 1/2: the two kinds start alike.
         self.table = nn.Parameter(torch.randn(max_length, width) * math.sqrt(0.5))
@@ -117,12 +117,10 @@ class Relative(Position):
                                          scaled-dot this is q_i . (k_j + a[r]) / sqrt(d), theirs
     """
 
-    def __init__(
-        self, width: int, heads: int, head_width: int, form: str, max_distance: int
-    ) -> None:
-        super().__init__(width, heads, head_width)
+    def __init__(self, width: int, heads: int, head_dim: int, form: str, max_distance: int) -> None:
+        super().__init__(width, heads, head_dim)
         self.form, self.max_distance = form, max_distance
-        columns, spread = (heads, width) if form == "bias" else (head_width, head_width)
+        columns, spread = (heads, width) if form == "bias" else (head_dim, head_dim)
         self.table = nn.Parameter(torch.randn(2 * max_distance + 1, columns) * spread**-0.5)
 
     def bias(
@@ -149,8 +147,8 @@ class Alibi(Position):
 
     slopes: Tensor
 
-    def __init__(self, width: int, heads: int, head_width: int) -> None:
-        super().__init__(width, heads, head_width)
+    def __init__(self, width: int, heads: int, head_dim: int) -> None:
+        super().__init__(width, heads, head_dim)
         slopes = 2 ** (-8 * torch.arange(1, heads + 1) / heads)
         self.register_buffer("slopes", slopes, persistent=False)
 
@@ -179,16 +177,16 @@ class Rotary(Position):
         self,
         width: int,
         heads: int,
-        head_width: int,
+        head_dim: int,
         base: float,
         scaling: str,
         factor: float,
         original_length: int,
     ) -> None:
-        super().__init__(width, heads, head_width)
-        if head_width % 2:
-            raise UserError(f"rotary turns pairs: a head must have an even width, not {head_width}")
-        scaled = SCALINGS[scaling](frequencies(head_width, base), factor, original_length)
+        super().__init__(width, heads, head_dim)
+        if head_dim % 2:
+            raise UserError(f"rotary turns pairs: a head must have an even width, not {head_dim}")
+        scaled = SCALINGS[scaling](frequencies(head_dim, base), factor, original_length)
         self.register_buffer("omega", scaled, persistent=False)
         # Longer contexts flatten the softmax; yarn sharpens it again: q . k grows by the square.
         self.stretch = 0.1 * math.log(factor) + 1 if scaling == "yarn" else 1.0

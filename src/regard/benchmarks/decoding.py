@@ -22,7 +22,7 @@ from regard.text.tokenizer import END
 
 BASELINE = "plain loop"
 Shape = dict[str, int]
-SHAPE: Shape = {"width": 256, "layers": 4, "heads": 8, "feed_forward": 1024, "vocabulary": 8000}
+SHAPE: Shape = {"d_model": 256, "layers": 4, "heads": 8, "d_ff": 1024, "vocabulary": 8000}
 
 
 @dataclass(frozen=True)
@@ -91,8 +91,8 @@ class Decoding:
         table = config.Transformer.model_validate(
             {
                 "kind": "transformer",
-                "width": self.shape["width"],
-                "feed_forward": self.shape["feed_forward"],
+                "d_model": self.shape["d_model"],
+                "d_ff": self.shape["d_ff"],
                 "attention": {"heads": self.shape["heads"]},
                 "encoder": layers,
                 "decoder": layers,

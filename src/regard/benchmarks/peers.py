@@ -50,13 +50,13 @@ class Transformers:
             for name, ours in (
                 ("layers", "layers"),
                 ("attention_heads", "heads"),
-                ("ffn_dim", "feed_forward"),
+                ("ffn_dim", "d_ff"),
             )
         }
         torch.manual_seed(0)
         made = MarianConfig(
             vocab_size=shape["vocabulary"],
-            d_model=shape["width"],
+            d_model=shape["d_model"],
             max_position_embeddings=256,
             pad_token_id=PAD,
             bos_token_id=BEGIN,

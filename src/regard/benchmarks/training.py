@@ -32,14 +32,12 @@ from regard.training.update import Update
 
 TASKS = ("recurrent", "transformer")
 VOCABULARY = 8000
-TRAINING = config.Training(label_smoothing=0.1, average=0.99, batch_tokens=10**9)
+TRAINING = config.Training(label_smoothing=0.1, ema_decay=0.99, batch_tokens=10**9)
 GRU = config.Recurrent(
-    embedding=256, hidden=512, dropout=0.3, attention=config.SingleHead(kq_width=512)
+    embedding_dim=256, hidden_dim=512, dropout=0.3, attention=config.SingleHead(kq_dim=512)
 )
 FOUR = config.TransformerStack(layers=4)
-TRANSFORMER = config.Transformer(
-    width=256, feed_forward=768, dropout=0.3, encoder=FOUR, decoder=FOUR
-)
+TRANSFORMER = config.Transformer(d_model=256, d_ff=768, dropout=0.3, encoder=FOUR, decoder=FOUR)
 
 
 @dataclass(frozen=True)
@@ -130,7 +128,7 @@ class Training:
     def ours(self, table: object, data: Encoded) -> Callable[[], int]:
         """What `regard train` does."""
         gpu = self.device.startswith("cuda")
-        batches = Batches(data, 10**9, self.batch, 1, TRAINING.shapes if gpu else None)
+        batches = Batches(data, 10**9, self.batch, 1, TRAINING.bucket_shapes if gpu else None)
         precision, there = dtype("auto", self.device), Resident(data, self.device)
         update = Update(model_of(table, self.device), TRAINING, there, precision, gpu, print)
         turns = cycle(batches.epoch(0))
@@ -177,13 +175,13 @@ class Plain(nn.Module):
 
     def __init__(self, table: config.Transformer, device: str) -> None:
         super().__init__()
-        self.embedding = nn.Embedding(VOCABULARY, table.width)
-        nn.init.normal_(self.embedding.weight, std=table.width**-0.5)
-        sizes = (table.width, table.attention.heads, table.encoder.layers, table.decoder.layers)
+        self.embedding = nn.Embedding(VOCABULARY, table.d_model)
+        nn.init.normal_(self.embedding.weight, std=table.d_model**-0.5)
+        sizes = (table.d_model, table.attention.heads, table.encoder.layers, table.decoder.layers)
         with warnings.catch_warnings():  # about nested tensors, which training does not use
             warnings.simplefilter("ignore", UserWarning)
             self.inner = nn.Transformer(
-                *sizes, table.feed_forward, table.dropout, batch_first=True, norm_first=True
+                *sizes, table.d_ff, table.dropout, batch_first=True, norm_first=True
             )
         self.to(device)
 

@@ -8,7 +8,7 @@ from rich.console import Console
 from rich.table import Table
 
 from regard.cli.common import AsJson, Device, app, err, out, pick, say_json, whole_numbers
-from regard.errors import UserError, listing, nearest
+from regard.errors import UserError, join_names, suggest
 
 if TYPE_CHECKING:
     from regard.benchmarks.timing import Result
@@ -80,7 +80,7 @@ def training(
     tasks = tuple(part.strip() for part in task.split(","))
     for name in tasks:
         if name not in TASKS:
-            raise UserError(f'--task is {listing(TASKS)}: got "{name}"{nearest(name, TASKS)}')
+            raise UserError(f'--task is {join_names(TASKS)}: got "{name}"{suggest(name, TASKS)}')
     show(Training(rounds, batch, pick(device), steps, tasks).run(tell), as_json)
 
 

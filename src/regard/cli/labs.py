@@ -12,7 +12,7 @@ from rich.text import Text
 
 from regard import files, presets
 from regard.cli.common import AsJson, app, err, out, say_json
-from regard.errors import UserError, listing, nearest
+from regard.errors import UserError, join_names, suggest
 
 if TYPE_CHECKING:
     from regard.labs import Lab, Result
@@ -97,7 +97,9 @@ def choose(names: Sequence[str], everything: bool) -> "list[Lab]":
         raise UserError("name labs, or give --all: not both")
     for name in names:
         if name not in LABS:
-            raise UserError(f'there is no lab "{name}".{nearest(name, LABS)} Labs: {listing(LABS)}')
+            raise UserError(
+                f'there is no lab "{name}".{suggest(name, LABS)} Labs: {join_names(LABS)}'
+            )
     return [LABS[name] for name in (LABS if everything else dict.fromkeys(names))]
 
 
@@ -114,7 +116,7 @@ def turn(labs: "Sequence[Lab]", settings: Iterable[str], quick: bool) -> list[di
     """The parameters of each lab, all checked before the first one runs."""
     turned: dict[str, dict[str, Any]] = {lab.name: dict(lab.quick) if quick else {} for lab in labs}
     for setting in settings:
-        match presets.split(setting):
+        match presets.parse_setting(setting):
             case [parameter], value:
                 for each in turned.values():
                     each[parameter] = value
@@ -123,7 +125,7 @@ def turn(labs: "Sequence[Lab]", settings: Iterable[str], quick: bool) -> list[di
             case path, _:
                 raise UserError(
                     f"--set {'.'.join(path)}: no such lab is run; write parameter=value or "
-                    f"lab.parameter=value. Labs here: {listing(turned)}"
+                    f"lab.parameter=value. Labs here: {join_names(turned)}"
                 )
     for lab in labs:
         try:
@@ -256,7 +258,7 @@ def describe_parameters(lab: "Lab") -> Iterator[dict[str, Any]]:
         yield {
             "name": name,
             "default": field["default"],
-            "range": " ".join(words) or listing(map(str, field.get("enum", ()))),
+            "range": " ".join(words) or join_names(map(str, field.get("enum", ()))),
             "what": field.get("description", ""),
         }
 

@@ -141,7 +141,10 @@ def translate(
 def writes(run: Path) -> bool:
     """Is the run a language model, which needs no text to begin with?"""
     config = run / "config.toml"
-    return config.is_file() and presets.check(presets.read_file(config), str(config)).language_model
+    return (
+        config.is_file()
+        and presets.validate(presets.read_file(config), str(config)).is_language_model
+    )
 
 
 def described(output: Any) -> dict[str, Any]:

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Any
 
-from regard.errors import UserError, listing, nearest
+from regard.errors import UserError, join_names, suggest
 
 
 @dataclass(frozen=True)
@@ -89,7 +89,7 @@ def chosen(text: str) -> tuple[str, ...]:
     for name in names:
         if name not in COLUMNS:
             raise UserError(
-                f'there is no column "{name}".{nearest(name, COLUMNS)} Columns: {listing(COLUMNS)}'
+                f'there is no column "{name}".{suggest(name, COLUMNS)} Columns: {join_names(COLUMNS)}'
             )
     if len(set(names)) < len(names):
         raise UserError(f'"{text}" names a column twice')

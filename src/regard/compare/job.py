@@ -19,7 +19,7 @@ from regard.translator import load
 
 def job(config: Path, folder: Path, device: str, jobs: int, split: str, beams: list[int]) -> None:
     """Train (or go on training) in `folder`, one of `jobs` at a time; with a split, then measure."""
-    wanted = presets.check(presets.read_file(config), str(config))
+    wanted = presets.validate(presets.read_file(config), str(config))
     # First: a split that is not there is told at once.
     pairs = corpus.load(wanted.data)[split] if split else []
     console = Console(force_terminal=False, width=120)

@@ -12,7 +12,7 @@ from regard.config import Config
 from regard.errors import UserError
 
 # Settings that also hold for what a run starts from: its weights and its tokens must fit.
-COMMON = ("model.", "model=", "tokenizer.kind=", "tokenizer.joint=", "tokenizer.lower=")
+COMMON = ("model.", "model=", "tokenizer.kind=", "tokenizer.joint=", "tokenizer.lowercase=")
 
 
 @dataclass(frozen=True)
@@ -59,7 +59,7 @@ def plan(
         system = System(name, values, ", ".join(told))
         for seed in range(1, counts[name] + 1):
             run = planned(system, seed, [*settings, *values, f"seed={seed}"], folder)
-            if run.config.language_model:
+            if run.config.is_language_model:
                 raise UserError(
                     f"{name} is a language model, and a comparison ranks translations: train it and "
                     "read its perplexity with `regard evaluate`"
@@ -107,7 +107,7 @@ def axis(text: str) -> list[str]:
 
 def short(setting: str) -> str:
     """The last part of the key, and the value: enough to tell rows apart."""
-    path, value = presets.split(setting)
+    path, value = presets.parse_setting(setting)
     name = [part for part in path if part != "kind"][-1]
     if not isinstance(value, dict):
         return f"{name} {setting.partition('=')[2]}"

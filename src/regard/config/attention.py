@@ -1,4 +1,4 @@
-"""Choices of attention: scores, normalisers, positions, heads."""
+"""Attention settings: scores, normalisers, position encodings, heads."""
 
 # pyright: reportInvalidTypeForm=false
 
@@ -16,7 +16,7 @@ class PlainScore(Table):
 class Location(Table):
     kind: Literal["location"] = "location"
     max_length: int = Field(default=256, ge=1)
-    """The largest number of places it can look at."""
+    """Maximum number of keys."""
 
 
 class PlainNormaliser(Table):
@@ -30,60 +30,61 @@ class NoPosition(Table):
 class Sinusoidal(Table):
     kind: Literal["sinusoidal"] = "sinusoidal"
     base: float = Field(default=10_000.0, gt=0)
-    """The slowest wave is almost this many times slower than the fastest."""
+    """Ratio of the longest wavelength to the shortest (almost)."""
 
 
 class LearnedPosition(Table):
     kind: Literal["learned"] = "learned"
     max_length: int = Field(default=1024, ge=1)
-    """Places in the table; what stands beyond them is refused."""
+    """Number of positions in the table; longer sequences are rejected."""
 
 
 class Relative(Table):
     kind: Literal["relative"] = "relative"
     form: Literal["bias", "query"] = "bias"
-    """What a distance adds to a score: a number for each head, or a vector that the query meets."""
+    """Added to a score for each relative distance: a bias per head (T5), or the query's dot product with a
+    learned vector (Shaw)."""
     max_distance: int = Field(default=32, ge=1)
-    """Whatever stands further away counts as this far."""
+    """Larger distances are clipped to this."""
 
 
 class Alibi(Table):
     kind: Literal["alibi"] = "alibi"
 
 
-class Turning(Table):
-    """Pairs turned by the position, at a ladder of frequencies."""
+class RotaryBase(Table):
+    """Pairs of dimensions rotated by position times a geometric series of frequencies."""
 
     base: float = Field(default=10_000.0, gt=0)
     scaling: Literal["none", "linear", "ntk", "yarn"] = "none"
-    """How the frequencies are slowed down for longer texts, ..."""
+    """How frequencies are scaled for a longer context."""
     factor: float = Field(default=1.0, ge=1)
-    """... how many times longer, ..."""
+    """Context extension: new length / original length."""
     original_length: int = Field(default=512, ge=1)
-    """... and longer than what: the length without scaling, in tokens (only yarn asks)."""
+    """Original context length in tokens (used by yarn only)."""
 
     @model_validator(mode="after")
-    def _factor(self) -> "Turning":
+    def _check_factor(self) -> "RotaryBase":
         if self.scaling != "none" and self.factor == 1:
             raise ValueError(f'the scaling "{self.scaling}" does nothing without a factor above 1')
         return self
 
 
-class Rotary(Turning):
+class Rotary(RotaryBase):
     kind: Literal["rotary"] = "rotary"
 
 
-class Interleaved(Turning):
-    """Rotary in most layers, no positions in every n-th (iRoPE)."""
+class Interleaved(RotaryBase):
+    """Rotary in most layers, no position encoding in every n-th (iRoPE)."""
 
     kind: Literal["interleaved"] = "interleaved"
-    every: int = Field(default=4, ge=2)
-    """The n: with 4, the fourth layer of a stack goes without, the eighth, ..."""
+    nope_interval: int = Field(default=4, ge=2)
+    """The n: with 4, layers 4, 8, ... have no position encoding."""
 
     @property
     def rotary(self) -> Rotary:
-        """What the other layers have."""
-        return Rotary(**self.model_dump(exclude={"kind", "every"}))
+        """The position encoding of the other layers."""
+        return Rotary(**self.model_dump(exclude={"kind", "nope_interval"}))
 
 
 Score = one_of(PlainScore, Location, extension="score")
@@ -100,12 +101,12 @@ Position = one_of(
 )
 
 
-# Positions that speak in self-attention, and so only where there is any.
+# Position encodings that act inside self-attention, so models without self-attention cannot use them.
 IN_ATTENTION = (Relative, Alibi, Rotary, Interleaved)
 
 
 class NoAttention(Table):
-    """The bottleneck: the decoder sees the encoder's last state and nothing else."""
+    """The bottleneck: the decoder gets only the encoder's last state."""
 
     kind: Literal["none"] = "none"
 
@@ -114,52 +115,53 @@ class SingleHead(Table):
     kind: Literal["single-head"] = "single-head"
     score: Score = PlainScore()
     normaliser: Normaliser = PlainNormaliser()
-    kq_width: int = Field(default=128, ge=1)
-    """Common width of projected queries and keys."""
+    kq_dim: int = Field(default=128, ge=1)
+    """Common dimension of projected queries and keys."""
 
 
-class ManyHeads(Table):
-    """What all kinds of heads leave to choose."""
+class MultiHeadBase(Table):
+    """Settings common to all kinds of multi-head attention."""
 
     heads: int = Field(default=4, ge=1)
-    head_width: int | None = Field(default=None, ge=1)
-    """Width of one head; the model's width divided by the number of heads if not given."""
+    head_dim: int | None = Field(default=None, ge=1)
+    """Dimension of one head; d_model / heads by default."""
     score: Score = PlainScore()
     normaliser: Normaliser = PlainNormaliser()
     window: int | None = Field(default=None, ge=1)
-    """Self-attention sees only what stands less than this many places away; everything if not given."""
+    """Sliding-window self-attention: only keys at a distance below this; all keys by default."""
     dropout: float = Field(default=0.0, ge=0, lt=1)
-    """Share of the weights that training leaves out."""
+    """Dropout on the attention weights."""
 
 
-class MultiHead(ManyHeads):
+class MultiHead(MultiHeadBase):
     kind: Literal["multi-head"] = "multi-head"
-    key_value_heads: int | None = Field(default=None, ge=1)
-    """Keys and values, each shared by equally many heads: 1 is multi-query, some are grouped-query;
-    as many as there are heads if not given."""
+    kv_heads: int | None = Field(default=None, ge=1)
+    """Number of key/value heads, each shared by heads / kv_heads query heads: 1 is multi-query, between 1
+    and heads is grouped-query; equal to heads by default."""
 
     @model_validator(mode="after")
-    def _groups(self) -> "MultiHead":
-        if self.key_value_heads and self.heads % self.key_value_heads:
+    def _check_groups(self) -> "MultiHead":
+        if self.kv_heads and self.heads % self.kv_heads:
             allowed = ", ".join(str(n) for n in range(1, self.heads + 1) if self.heads % n == 0)
             raise ValueError(
-                f"{self.heads} heads cannot share {self.key_value_heads} keys and values equally: "
-                f"key_value_heads may be {allowed}"
+                f"kv_heads ({self.kv_heads}) does not divide heads ({self.heads}): "
+                f"kv_heads may be {allowed}"
             )
         return self
 
 
-class Latent(ManyHeads):
-    """Keys and values made from one small vector that all heads share (DeepSeek-V2)."""
+class Latent(MultiHeadBase):
+    """Multi-head latent attention: keys and values from one low-rank vector per token (DeepSeek-V2)."""
 
     kind: Literal["latent"] = "latent"
-    latent: int = Field(default=128, ge=1)
-    """Width of that vector, the only thing of a token that a cache holds, ..."""
-    rope: int = Field(default=16, ge=2)
-    """... beside a key of this width, shared too, which the position turns; none where it turns none."""
+    latent_dim: int = Field(default=128, ge=1)
+    """Dimension of the compressed key/value vector that the cache holds for each token."""
+    rope_dim: int = Field(default=16, ge=2)
+    """Dimension of the decoupled rotary key, shared by all heads and cached too; unused where the position
+    encoding does not rotate."""
 
     @model_validator(mode="after")
-    def _pairs(self) -> "Latent":
-        if self.rope % 2:
-            raise ValueError(f"rotary turns pairs, so rope must be even, not {self.rope}")
+    def _check_pairs(self) -> "Latent":
+        if self.rope_dim % 2:
+            raise ValueError(f"rotary needs pairs, so rope_dim must be even, not {self.rope_dim}")
         return self

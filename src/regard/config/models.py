@@ -1,4 +1,4 @@
-"""Choices of models: recurrent, Transformer, decoder-only, pretrained."""
+"""Model settings: recurrent, Transformer, decoder-only, pretrained."""
 
 # pyright: reportInvalidTypeForm=false
 
@@ -14,9 +14,9 @@ from regard.config.attention import (
     NoAttention,
     NoPosition,
     Position,
+    RotaryBase,
     SingleHead,
     Sinusoidal,
-    Turning,
 )
 from regard.config.table import Table, one_of
 
@@ -25,35 +25,35 @@ class RecurrentEncoder(Table):
     layers: int = Field(default=1, ge=1)
     bidirectional: bool = True
     position: Position = NoPosition()
-    """Added to the embedded source."""
+    """Position encoding added to the source embeddings."""
 
     @model_validator(mode="after")
-    def _position_speaks(self) -> "RecurrentEncoder":
+    def _check_position(self) -> "RecurrentEncoder":
         if isinstance(self.position, IN_ATTENTION):
             raise ValueError(
-                f'the position "{self.position.kind}" speaks in self-attention, which a recurrent '
-                "encoder has not: choose none, sinusoidal or learned"
+                f'the position "{self.position.kind}" acts in self-attention, and a recurrent encoder '
+                "has none: choose none, sinusoidal or learned"
             )
         return self
 
 
 class RecurrentDecoder(Table):
     kind: Literal["parallel", "input-feeding", "tutorial"] = "parallel"
-    """Where the attention's result goes; see `regard.models.recurrent_decoder`."""
+    """Where the context vector enters; see `regard.models.recurrent_decoder`."""
     layers: int = Field(default=1, ge=1)
 
 
 class Recurrent(Table):
-    """Recurrent encoder and decoder, with attention or without."""
+    """Recurrent encoder-decoder, with or without attention."""
 
     kind: Literal["recurrent"] = "recurrent"
     cell: Literal["gru", "lstm", "rnn"] = "gru"
-    embedding: int = Field(default=128, ge=1)
+    embedding_dim: int = Field(default=128, ge=1)
     embedding_std: float = Field(default=1.0, gt=0)
-    """Spread of the embeddings before training. Small ones leave a cell's state alone at first, which
-    helps where everything must be remembered (no attention)."""
-    hidden: int = Field(default=128, ge=1)
-    """Width of the state, in each direction."""
+    """Standard deviation of the initial embeddings. Small embeddings barely change a cell's state at
+    first, which helps without attention, where the state must hold the whole sentence."""
+    hidden_dim: int = Field(default=128, ge=1)
+    """Size of the hidden state, per direction."""
     dropout: float = Field(default=0.0, ge=0, lt=1)
     encoder: RecurrentEncoder = RecurrentEncoder()
     decoder: RecurrentDecoder = RecurrentDecoder()
@@ -69,163 +69,161 @@ class AttentionMixer(Table):
 
 
 class StateSpaceMixer(Table):
-    """A selective state space (Mamba): linear in length, and a state of constant size."""
+    """A selective state-space layer (Mamba): linear in length, with a state of constant size."""
 
     kind: Literal["state-space"] = "state-space"
-    state: int = Field(default=16, ge=1)
-    """Numbers that each channel remembers."""
+    state_dim: int = Field(default=16, ge=1)
+    """State size per channel."""
     expand: int = Field(default=2, ge=1)
-    """Channels, in widths of the model."""
-    kernel: int = Field(default=4, ge=1)
-    """Tokens that the convolution before it sees."""
+    """Channels / d_model."""
+    conv_kernel: int = Field(default=4, ge=1)
+    """Kernel size of the causal convolution."""
 
 
-class Stack(Table):
-    """What Transformers of both kinds choose."""
+class TransformerBase(Table):
+    """Settings common to encoder-decoder and decoder-only Transformers."""
 
-    width: int = Field(default=128, ge=1)
-    feed_forward: int = Field(default=512, ge=1)
-    """Width inside the position-wise network, ..."""
+    d_model: int = Field(default=128, ge=1)
+    d_ff: int = Field(default=512, ge=1)
+    """Inner dimension of the feed-forward network."""
     activation: Literal["relu", "gelu", "swiglu"] = "relu"
-    """... and what bends it there; swiglu has three maps where the others have two."""
+    """Of the feed-forward network; swiglu has three weight matrices instead of two."""
     norm: Literal["layer", "rms"] = "layer"
-    norm_at: Literal["before", "after"] = "before"
-    """Normalise what a part reads, or what it leaves (as in 2017)."""
-    tied: bool = True
-    """Is the output map the target embedding, transposed, or one of its own?"""
+    norm_position: Literal["pre", "post"] = "pre"
+    """Normalise the input of each sublayer (pre-norm), or the residual sum (post-norm, as in 2017)."""
+    tie_embeddings: bool = True
+    """Use the target embedding as the output projection."""
     dropout: float = Field(default=0.1, ge=0, lt=1)
     decoder: TransformerStack = TransformerStack()
     mixer: one_of(AttentionMixer, StateSpaceMixer) = AttentionMixer()
-    """What lets a token know of the others on its side."""
+    """Token mixer of each layer: self-attention or a state space."""
     attention: one_of(MultiHead, Latent) = MultiHead()
     position: Position = Sinusoidal()
 
     @property
-    def head_width(self) -> int:
-        return self.attention.head_width or max(1, self.width // self.attention.heads)
+    def head_dim(self) -> int:
+        return self.attention.head_dim or max(1, self.d_model // self.attention.heads)
 
     @property
-    def attends(self) -> bool:
-        """Is there any attention?"""
+    def has_attention(self) -> bool:
         return isinstance(self.mixer, AttentionMixer)
 
     @property
-    def deepest(self) -> int:
+    def max_layers(self) -> int:
+        """Depth of the deeper stack."""
         return self.decoder.layers
 
     @model_validator(mode="after")
-    def _heads_fit(self) -> "Stack":
-        uneven = self.attention.head_width is None and self.width % self.attention.heads
-        if self.attends and uneven:
+    def _check_heads(self) -> "TransformerBase":
+        uneven = self.attention.head_dim is None and self.d_model % self.attention.heads
+        if self.has_attention and uneven:
             raise ValueError(
-                f"a width of {self.width} does not divide into {self.attention.heads} heads: change "
-                "width or attention.heads, or give attention.head_width"
+                f"d_model ({self.d_model}) is not divisible by attention.heads "
+                f"({self.attention.heads}): change either, or set attention.head_dim"
             )
-        whole = not isinstance(self.attention, Latent)  # which turns a part of its own
-        if isinstance(self.position, Turning) and whole and self.head_width % 2:
+        rotates_head = not isinstance(self.attention, Latent)  # latent rotates its rope_dim instead
+        if isinstance(self.position, RotaryBase) and rotates_head and self.head_dim % 2:
+            raise ValueError(f"rotary needs pairs, so head_dim must be even, not {self.head_dim}")
+        return self
+
+    @model_validator(mode="after")
+    def _check_attention_used(self) -> "TransformerBase":
+        """Settings that would have no effect are rejected."""
+        if not self.has_attention and self.changed("attention"):
             raise ValueError(
-                f"rotary turns pairs, so a head's width must be even, not {self.head_width}"
+                "the mixer is a state space and this model has no cross-attention, so "
+                "model.attention has no effect: leave it out, or set mixer to attention"
+            )
+        if isinstance(self.mixer, StateSpaceMixer) and self.attention.window is not None:
+            raise ValueError(
+                "attention.window restricts self-attention, and the mixer is a state space: leave it out"
             )
         return self
 
     @model_validator(mode="after")
-    def _attention_is_there(self) -> "Stack":
-        """What nothing would look at is refused."""
-        space = isinstance(self.mixer, StateSpaceMixer)
-        if not self.attends and self.changed("attention"):
+    def _check_interval(self) -> "TransformerBase":
+        position = self.position
+        if isinstance(position, Interleaved) and position.nope_interval > self.max_layers:
             raise ValueError(
-                "the mixer is a state space and there is nothing else to look at, so nothing would "
-                "attend: leave model.attention out, or choose the mixer attention"
-            )
-        if space and self.attention.window is not None:
-            raise ValueError(
-                "attention.window narrows self-attention, and the mixer is a state space: leave it out"
+                f"position.nope_interval ({position.nope_interval}) exceeds the number of layers "
+                f"({self.max_layers}), so every layer would be rotary: lower it, add layers, or choose "
+                "rotary"
             )
         return self
 
     @model_validator(mode="after")
-    def _layers_fit(self) -> "Stack":
-        if isinstance(self.position, Interleaved) and self.position.every > self.deepest:
-            raise ValueError(
-                f"no layer would go without positions: position.every is {self.position.every}, and "
-                f"there are {self.deepest} layers; lower it, add layers, or choose rotary"
-            )
-        return self
-
-    @model_validator(mode="after")
-    def _position_speaks(self) -> "Stack":
+    def _check_position(self) -> "TransformerBase":
         if isinstance(self.mixer, StateSpaceMixer) and isinstance(self.position, IN_ATTENTION):
             raise ValueError(
-                f'the position "{self.position.kind}" speaks in self-attention, and the mixer is a '
+                f'the position "{self.position.kind}" acts in self-attention, and the mixer is a '
                 "state space: choose none, sinusoidal or learned"
             )
         return self
 
 
-class Transformer(Stack):
+class Transformer(TransformerBase):
     """Encoder-decoder Transformer."""
 
     kind: Literal["transformer"] = "transformer"
     encoder: TransformerStack = TransformerStack()
 
     @property
-    def attends(self) -> bool:
-        return True  # to the source, whatever the mixer
+    def has_attention(self) -> bool:
+        return True  # cross-attention, whatever the mixer
 
     @property
-    def deepest(self) -> int:
+    def max_layers(self) -> int:
         return max(self.encoder.layers, self.decoder.layers)
 
 
-class DecoderOnly(Stack):
-    """Source and target in one sequence, each token seeing those before it."""
+class DecoderOnly(TransformerBase):
+    """Source and target in one sequence with causal self-attention."""
 
     kind: Literal["decoder-only"] = "decoder-only"
 
 
 class Full(Table):
-    """Every weight learns."""
+    """Train all parameters."""
 
-    usual_rate: ClassVar[float] = 1e-4
+    usual_learning_rate: ClassVar[float] = 1e-4
     kind: Literal["full"] = "full"
 
 
 class Frozen(Table):
-    """The embeddings and the first layers stay as they are."""
+    """Freeze the embeddings and the first layers."""
 
-    usual_rate: ClassVar[float] = 1e-4
+    usual_learning_rate: ClassVar[float] = 1e-4
     kind: Literal["frozen"] = "frozen"
     layers: int = Field(default=0, ge=0)
-    """How many layers stay, of the encoder and of the decoder each."""
+    """Number of frozen layers, in the encoder and in the decoder each."""
 
 
 class Lora(Table):
-    """W + (alpha / rank) B A: each matrix stays, and learns a thin product beside it (Hu et al., 2021)."""
+    """W + (alpha / rank) B A: W is frozen, the low-rank A and B are trained (Hu et al., 2021)."""
 
-    usual_rate: ClassVar[float] = 1e-3
+    usual_learning_rate: ClassVar[float] = 1e-3
     kind: Literal["lora"] = "lora"
     rank: int = Field(default=16, ge=1)
-    """How thin."""
     alpha: float = Field(default=32.0, gt=0)
     dropout: float = Field(default=0.0, ge=0, lt=1)
-    """Share of what enters A that training leaves out."""
-    targets: tuple[str, ...] = ()
-    """Names of the maps that learn, such as q_proj; all linear maps but the output's if not given."""
+    """Dropout on the input of A."""
+    target_modules: tuple[str, ...] = ()
+    """Names of the linear layers to adapt, such as q_proj; all but the output projection by default."""
 
 
 class Pretrained(Table):
-    """A checkpoint of Hugging Face's, with its own tokenizer; needs the extra `pretrained`.
+    """A Hugging Face checkpoint with its tokenizer; needs the extra `pretrained`.
 
-    One with an encoder reads prefix + source. One without reads prefix + source + separator, and goes
-    on with the target.
+    An encoder-decoder model reads prefix + source. A decoder-only model reads prefix + source +
+    separator and continues with the target.
     """
 
     kind: Literal["pretrained"] = "pretrained"
     name: str = Field(min_length=1)
-    """A name on the Hugging Face hub, a folder, or a .gguf file."""
+    """A model name on the Hugging Face hub, a folder, or a .gguf file."""
     tune: one_of(Full, Frozen, Lora) = Full()
-    """What learns."""
+    """Which parameters are trained."""
     prefix: str = ""
-    """What stands before every source, ..."""
+    """Text before every source."""
     separator: str = Field(default="\n", min_length=1)
-    """... and between source and target, where they are one sequence."""
+    """Text between source and target (decoder-only models)."""

@@ -1,4 +1,4 @@
-"""Choices of data and tokenizer."""
+"""Data and tokenizer settings."""
 
 from typing import Literal
 
@@ -8,122 +8,126 @@ from regard.config.table import Table
 
 
 class Data(Table):
-    share: float = Field(default=1.0, gt=0, le=1)
-    """The part of the training text that is used, whatever the run's seed; a smaller part lies within
-    a larger one. The tokenizer learns from that part alone."""
+    fraction: float = Field(default=1.0, gt=0, le=1)
+    """Fraction of the training data that is used, independent of the run's seed; smaller fractions are
+    subsets of larger ones. The tokenizer is trained on the same subset."""
 
 
-class MadeTask(Data):
-    """Sentences made on the spot: no download, the same for everyone."""
+class SyntheticData(Data):
+    """Generated sentences: nothing to download, the same for everyone."""
 
-    kind: Literal["task"] = "task"
+    kind: Literal["synthetic"] = "synthetic"
     name: Literal["case", "reverse", "copy"] = "case"
     min_length: int = Field(default=4, ge=1)
-    """Shortest and longest sentence, in characters."""
+    """Minimum and maximum sentence length in characters."""
     max_length: int = Field(default=32, ge=1)
     train: int = Field(default=50_000, ge=1)
-    """How many sentences each split has; no two splits share one."""
+    """Number of sentences in each split; splits are disjoint."""
     val: int = Field(default=500, ge=1)
     test: int = Field(default=1_000, ge=1)
     seed: int = 1
-    """Which sentences; apart from the run's own seed, so that several runs share one test set."""
+    """Seed of the generator, separate from the run's seed, so that several runs share one test set."""
 
     @model_validator(mode="after")
-    def _range(self) -> "MadeTask":
+    def _check_lengths(self) -> "SyntheticData":
         if self.min_length > self.max_length:
             raise ValueError("data.min_length is above data.max_length")
         return self
 
 
-Parallel = Literal["multi30k", "tatoeba-fr-en", "tatoeba-de-en"]
+ParallelCorpus = Literal["multi30k", "tatoeba-fr-en", "tatoeba-de-en"]
 
 
-class Named(Data):
-    """A public corpus: see `regard data list`."""
+class DatasetData(Data):
+    """A public parallel corpus: see `regard data list`."""
 
-    kind: Literal["named"] = "named"
-    name: Parallel = "multi30k"
+    kind: Literal["dataset"] = "dataset"
+    name: ParallelCorpus = "multi30k"
     source: str = "de"
-    """Language to read and language to write."""
+    """Source and target language."""
     target: str = "en"
 
 
-class Files(Data):
-    """Your own text: two line-aligned files, a .tsv, or a .jsonl, each plain or .gz."""
+class FileData(Data):
+    """Your own parallel text: two line-aligned files, a .tsv, or a .jsonl, each plain or .gz."""
 
     kind: Literal["files"] = "files"
     train: str | tuple[str, str]
-    """One file, or the source's and the target's."""
+    """One file, or a source file and a target file."""
     val: str | tuple[str, str]
     test: str | tuple[str, str] | None = None
-    keys: tuple[str, str] = ("source", "target")
-    """Names of the two sides in JSON lines."""
-    bad: Literal["refuse", "skip"] = "refuse"
-    """What to do with a line that is empty, damaged or too long."""
+    fields: tuple[str, str] = ("source", "target")
+    """Field names of source and target in JSON lines."""
+    on_error: Literal["raise", "skip"] = "raise"
+    """What to do with a line that is empty, invalid or too long."""
     max_characters: int = Field(default=2000, ge=1)
 
     @model_validator(mode="after")
-    def _keys_of_something(self) -> "Files":
-        tables = [given for given in (self.train, self.val, self.test) if isinstance(given, str)]
-        json = [name for name in tables if name.lower().removesuffix(".gz").endswith(".jsonl")]
-        if self.changed("keys") and not json:
+    def _check_fields(self) -> "FileData":
+        single = [given for given in (self.train, self.val, self.test) if isinstance(given, str)]
+        jsonl = [name for name in single if name.lower().removesuffix(".gz").endswith(".jsonl")]
+        if self.changed("fields") and not jsonl:
             raise ValueError(
-                "data.keys names the sides of a .jsonl file, and none is given: leave it out"
+                "data.fields names the fields of a .jsonl file, and none is given: leave it out"
             )
         return self
 
 
-class HeldOut(Table):
+class ExcludedSplits(Table):
     """Splits of a public corpus."""
 
-    name: Parallel
+    name: ParallelCorpus
     splits: tuple[Literal["train", "val", "test"], ...] = ("val", "test")
 
 
 class Noise(Table):
-    """How a sentence is spoiled, for a model to mend it (as in BART): words hidden, lost and moved."""
+    """Corruption for denoising pretraining (BART): span masking, deletion, local shuffling."""
 
-    mask: float = Field(default=0.3, ge=0, lt=1)
-    """The share of words that are hidden, a run of them behind one mark, ..."""
-    span: float = Field(default=3.0, ge=1)
-    """... and how many words a run has, in the mean."""
-    delete: float = Field(default=0.1, ge=0, lt=1)
-    """The share of the other words that are lost."""
-    shuffle: int = Field(default=2, ge=0)
-    """No word moves by more places than this."""
+    mask_ratio: float = Field(default=0.3, ge=0, lt=1)
+    """Fraction of words that are masked, a whole span by one mask token."""
+    span_length: float = Field(default=3.0, ge=1)
+    """Mean length of a masked span in words."""
+    delete_ratio: float = Field(default=0.1, ge=0, lt=1)
+    """Fraction of the remaining words that are deleted."""
+    shuffle_distance: int = Field(default=2, ge=0)
+    """Maximum number of positions a word moves."""
     copies: int = Field(default=2, ge=1)
-    """Each training sentence is spoiled so many times, and a pass over the text reads them all."""
+    """Number of corrupted copies of each training sentence; one epoch covers all of them."""
     seed: int = 1
-    """Which words; apart from the run's own seed."""
+    """Seed of the corruption, separate from the run's seed."""
 
     @model_validator(mode="after")
-    def _runs_part(self) -> "Noise":
-        most = self.span / (self.span + 1)
-        if self.mask > most:
+    def _check_ratio(self) -> "Noise":
+        maximum = self.span_length / (self.span_length + 1)
+        if self.mask_ratio > maximum:
             raise ValueError(
-                f"data.noise.mask is {self.mask:g}, and runs of {self.span:g} words with one between "
-                f"them hide {most:.2f} at most: lower mask or raise span"
+                f"data.noise.mask_ratio is {self.mask_ratio:g}, and spans of {self.span_length:g} words "
+                f"with a word between them mask {maximum:.2f} at most: lower mask_ratio or raise "
+                "span_length"
             )
         return self
 
 
-class Text(Data):
-    """Plain text, of a public corpus or your own, to learn to write it or, with noise, to mend it."""
+class PlainText(Data):
+    """Monolingual text, from a public corpus or your own files: trains a language model or, with noise, a
+    denoising model.
+    """
 
     kind: Literal["text"] = "text"
     name: Literal["multi30k", "multi30k-captions", "tatoeba-fr-en", "tatoeba-de-en"] | None = None
-    """A public corpus, of which one language is read, or several, ..."""
+    """A public corpus ..."""
     language: str | tuple[str, ...] = "en"
+    """... and which of its languages to use."""
     train: str | tuple[str, ...] | None = None
-    """... or files with a sentence a line, each plain or .gz."""
+    """Or your own files with one sentence per line, each plain or .gz."""
     val: str | tuple[str, ...] | None = None
     test: str | tuple[str, ...] | None = None
-    bad: Literal["refuse", "skip"] = "refuse"
-    """What to do with a line that is damaged or too long; empty ones do not count."""
+    on_error: Literal["raise", "skip"] = "raise"
+    """What to do with a line that is invalid or too long; empty lines are ignored."""
     max_characters: int = Field(default=2000, ge=1)
-    without: tuple[HeldOut, ...] = ()
-    """Whose sentences are left out of the training text, in the languages above, whatever their case
-    and punctuation."""
+    exclude: tuple[ExcludedSplits, ...] = ()
+    """Held-out splits whose sentences, in the languages above, are removed from the training text, ignoring
+    case and punctuation."""
     noise: Noise | None = None
 
     @property
@@ -131,29 +135,29 @@ class Text(Data):
         return (self.language,) if isinstance(self.language, str) else self.language
 
     @model_validator(mode="after")
-    def _one_origin(self) -> "Text":
-        own = {"train": self.train, "val": self.val, "test": self.test}
-        given = [split for split, files in own.items() if files is not None]
+    def _check_origin(self) -> "PlainText":
+        files = {"train": self.train, "val": self.val, "test": self.test}
+        given = [split for split, names in files.items() if names is not None]
         if self.name is None and not {"train", "val"} <= set(given):
             raise ValueError("give data.name, or data.train and data.val")
         if self.name is not None and given:
-            raise ValueError(f"data.name and data.{given[0]} are two origins: choose one")
+            raise ValueError(f"data.name and data.{given[0]} are both given: choose one")
         if not self.languages:
-            raise ValueError("data.language names no language")
+            raise ValueError("data.language is an empty list")
         return self
 
     @model_validator(mode="after")
-    def _all_of_it_counts(self) -> "Text":
-        if self.name is None and not self.without and self.changed("language"):
+    def _check_settings_used(self) -> "PlainText":
+        if self.name is None and not self.exclude and self.changed("language"):
             raise ValueError(
-                "data.language chooses among the languages of data.name, or of data.without, and your "
-                "own files are read whole: leave it out, or give one of those"
+                "data.language selects languages of data.name or data.exclude and has no effect on your "
+                "own files: leave it out, or give one of those"
             )
-        unread = self.changed("bad", "max_characters") if self.name is not None else []
-        if unread:
+        unused = self.changed("on_error", "max_characters") if self.name is not None else []
+        if unused:
             raise ValueError(
-                f"data.{unread[0]} is about lines of your own files, and {self.name} is read as it is: "
-                "leave it out, or give data.train and data.val instead of data.name"
+                f"data.{unused[0]} applies to your own files, and {self.name} is a public corpus: leave "
+                "it out, or give data.train and data.val instead of data.name"
             )
         return self
 
@@ -161,40 +165,40 @@ class Text(Data):
 # --- tokenizer ------------------------------------------------------------------------------------
 
 
-class TokenizerTable(Table):
+class TokenizerConfig(Table):
     joint: bool
-    """One vocabulary for both sides, or one each."""
-    lower: bool = False
+    """One vocabulary for both sides, or one for each."""
+    lowercase: bool = False
     """Lower-case all text."""
     max_tokens: int = Field(default=256, ge=1)
-    """The longest text, in tokens; a longer one is refused."""
+    """Maximum text length in tokens; longer texts are rejected."""
     reuse: bool = False
-    """With `init`: take that run's vocabulary whole, and learn none."""
+    """With `init`: use that run's vocabulary instead of training a new one."""
 
 
-class Characters(TokenizerTable):
+class Characters(TokenizerConfig):
     kind: Literal["characters"] = "characters"
     joint: bool = True
     min_frequency: int = Field(default=1, ge=1)
-    """How often a character must occur in the training text to be known."""
+    """Rarer characters of the training text become unknown."""
 
 
-class Words(TokenizerTable):
+class Words(TokenizerConfig):
     kind: Literal["words"] = "words"
     joint: bool = False
     min_frequency: int = Field(default=2, ge=1)
-    """How often a word must occur in the training text to be known."""
+    """Rarer words of the training text become unknown."""
 
 
-class Bpe(TokenizerTable):
+class Bpe(TokenizerConfig):
     kind: Literal["bpe"] = "bpe"
     joint: bool = True
-    size: int = Field(default=8000, ge=300)
-    """Size of the vocabulary; the 256 bytes are in it, so no text is unknown."""
+    vocab_size: int = Field(default=8000, ge=300)
+    """Vocabulary size; includes the 256 bytes, so no text is unknown."""
 
 
-class PretrainedTokenizer(TokenizerTable):
-    """The one that a pretrained model brings along: its vocabulary is not ours to choose."""
+class PretrainedTokenizer(TokenizerConfig):
+    """The tokenizer of a pretrained model, whose vocabulary is fixed."""
 
     kind: Literal["pretrained"] = "pretrained"
     joint: bool = True

@@ -40,7 +40,7 @@ def evaluate(
         "results": [
             result(translator, pairs, encoded, parts, width, batch_tokens)
             for width in beams
-            if not translator.config.language_model
+            if not translator.config.is_language_model
         ],
     }
 

@@ -51,7 +51,7 @@ class BottleneckParameters(Parameters):
     """Models of each kind, each drawn and trained anew."""
 
 
-LOOKS: dict[str, Any] = {"kind": "single-head", "kq_width": 16}
+LOOKS: dict[str, Any] = {"kind": "single-head", "kq_dim": 16}
 KINDS: dict[str, dict[str, Any]] = {
     "no attention": {"attention": "none"},
     "attention": {"attention": LOOKS},
@@ -61,15 +61,25 @@ KINDS: dict[str, dict[str, Any]] = {
 
 def experiment(kind: str, params: BottleneckParameters, seed: int) -> Config:
     """One model. The encoder reads one way: its last state is all that there is without attention."""
-    table = {"kind": "recurrent", "cell": params.cell, "hidden": params.width, "embedding": 16}
+    table = {
+        "kind": "recurrent",
+        "cell": params.cell,
+        "hidden_dim": params.width,
+        "embedding_dim": 16,
+    }
     own = KINDS[kind]
     encoder = {"bidirectional": False, **own.get("encoder", {})}
-    budget = {"epochs": params.epochs, "batch_sentences": 32, "rate": 0.01, "warmup": 50}
+    budget = {
+        "epochs": params.epochs,
+        "batch_sentences": 32,
+        "learning_rate": 0.01,
+        "warmup_steps": 50,
+    }
     return Config.model_validate(
         {
             "seed": seed,
             "model": {**table, **own, "encoder": encoder},
-            "training": {**budget, "evaluate_every": 10**9},
+            "training": {**budget, "validate_every": 10**9},
         }
     )
 

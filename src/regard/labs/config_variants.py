@@ -13,21 +13,21 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin
 from pydantic import Discriminator
 
 from regard.config import EXTENSIONS, Custom, Table
-from regard.config.added import load_own_files
+from regard.config.extensions import load_plugins
 
 # Sizes for quick models, by the name of the field; and numbers without which another choice means nothing.
 SIZES: dict[str, int | float] = {
-    "width": 16,
-    "feed_forward": 17,
+    "d_model": 16,
+    "d_ff": 17,
     "layers": 2,
-    "embedding": 10,
-    "hidden": 7,
-    "kq_width": 5,
-    "latent": 7,
-    "rope": 2,
-    "state": 3,
+    "embedding_dim": 10,
+    "hidden_dim": 7,
+    "kq_dim": 5,
+    "latent_dim": 7,
+    "rope_dim": 2,
+    "state_dim": 3,
     "max_distance": 3,
-    "every": 2,
+    "nope_interval": 2,
     "factor": 4.0,
     "original_length": 16,
 }
@@ -70,7 +70,7 @@ def list_variants(wanted: Any) -> list[Variant]:
 
 def added(mark: Any) -> Iterator[Variant]:
     """The kinds that users have registered where a config lets them."""
-    load_own_files()
+    load_plugins()
     context = mark.custom_error_context if isinstance(mark, Discriminator) else None
     point = str((context or {}).get("extension"))
     for kind in sorted(EXTENSIONS.get(point, ())):

@@ -68,9 +68,7 @@ def cache(tokens: int, width: int, groups: int) -> int:
 
 def layer(width: int, heads: int, groups: int) -> MultiHead:
     """The library's heads, each as wide as a token."""
-    return MultiHead(
-        width, heads, width, SCORES["scaled-dot"](width, width), key_value_heads=groups
-    )
+    return MultiHead(width, heads, width, SCORES["scaled-dot"](width, width), kv_heads=groups)
 
 
 def flops(work: Callable[[], Any]) -> int:

@@ -15,7 +15,7 @@ from torch import Generator, Tensor
 from regard.attention import POSITIONS
 from regard.config import Config
 from regard.diagrams.themes import Theme
-from regard.errors import listing, nearest
+from regard.errors import join_names, suggest
 from regard.labs.lab import Check, Exercise, Findings, Lab, Parameters, Result, ResultTable, Value
 from regard.labs.plotting import add_legend, add_subplots
 from regard.labs.recall_task import LETTERS, accuracy_by_position, sample_pairs
@@ -36,7 +36,7 @@ KINDS: dict[str, dict[str, Any]] = {
     "relative-query": {"kind": "relative", "form": "query"},
     "alibi": {"kind": "alibi"},
     "rotary": {"kind": "rotary"},
-    "interleaved": {"kind": "interleaved", "every": 2},
+    "interleaved": {"kind": "interleaved", "nope_interval": 2},
 }
 SCALED = ("linear", "ntk", "yarn")
 JUDGED = ("sinusoidal", "learned", "relative-query", "rotary")  # the others are reported
@@ -60,10 +60,10 @@ class ExtrapolationParameters(Parameters):
     def _known(self) -> Self:
         for kind in self.chosen:
             if kind not in KINDS:
-                known = f"Kinds are {listing(KINDS)}."
-                raise ValueError(f'no kind of position "{kind}".{nearest(kind, KINDS)} {known}')
+                known = f"Kinds are {join_names(KINDS)}."
+                raise ValueError(f'no kind of position "{kind}".{suggest(kind, KINDS)} {known}')
         if not set(self.chosen) & set(JUDGED):
-            raise ValueError(f"nothing is claimed of {self.kinds} alone: add {listing(JUDGED)}")
+            raise ValueError(f"nothing is claimed of {self.kinds} alone: add {join_names(JUDGED)}")
         return self
 
     @property
@@ -79,14 +79,19 @@ def experiment(position: dict[str, Any], params: ExtrapolationParameters, seed: 
     """One small decoder-only Transformer."""
     if position["kind"] == "relative":  # the furthest distance must be met in training, too
         position = {**position, "max_distance": params.trained // 2}
-    sizes = {"width": 32, "feed_forward": 64, "dropout": 0.0, "decoder": {"layers": 2}}
-    budget = {"epochs": params.epochs, "batch_sentences": 32, "rate": 0.01, "warmup": 30}
+    sizes = {"d_model": 32, "d_ff": 64, "dropout": 0.0, "decoder": {"layers": 2}}
+    budget = {
+        "epochs": params.epochs,
+        "batch_sentences": 32,
+        "learning_rate": 0.01,
+        "warmup_steps": 30,
+    }
     return Config.model_validate(
         {
             "seed": seed,
             "tokenizer": {"kind": "characters", "max_tokens": 2 * params.longest},
             "model": {"kind": "decoder-only", **sizes, "position": position},
-            "training": {**budget, "evaluate_every": 10**9},
+            "training": {**budget, "validate_every": 10**9},
         }
     )
 

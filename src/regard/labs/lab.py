@@ -17,7 +17,7 @@ from regard.config.table import Table
 from regard.diagrams.themes import Theme, named
 from regard.errors import UserError
 from regard.labs.plotting import new_figure
-from regard.presets import explain
+from regard.presets import describe_error
 
 Value = float | int | bool | str
 Series = Sequence[Any]
@@ -205,5 +205,5 @@ class Lab(ABC):
         try:
             return self.parameters.model_validate(parameters)
         except ValidationError as error:
-            mistakes = [explain(detail, self.parameters) for detail in error.errors()]
+            mistakes = [describe_error(detail, self.parameters) for detail in error.errors()]
         raise UserError(f"lab {self.name}: " + "; ".join(mistakes))

@@ -33,7 +33,7 @@ def average_heads(
     the keys and values.
     """
     (heads, width), (draws, count) = asked.shape, keys.shape[:2]
-    layer = MultiHead(width, heads, width, SCORES["dot"](width, width), key_value_heads=1).double()
+    layer = MultiHead(width, heads, width, SCORES["dot"](width, width), kv_heads=1).double()
     layer.query.weight.zero_()[:, 0] = asked.flatten()
     layer.output.weight.copy_(torch.eye(width, dtype=torch.float64).repeat(1, heads) / heads)
     token = torch.eye(1, width, dtype=torch.float64).expand(draws, 1, width)

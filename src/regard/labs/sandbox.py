@@ -11,7 +11,7 @@ import time
 from pathlib import Path
 from typing import Any, NoReturn, Self
 
-from regard.errors import UserError, listing, nearest
+from regard.errors import UserError, join_names, suggest
 from regard.labs import sandbox_worker
 from regard.labs.sandbox_worker import decode, receive, send
 
@@ -102,8 +102,8 @@ class Sandbox:
             case {"functions": list(names)}:
                 known = [sanitize(str(name))[:80] for name in names]
                 raise SandboxError(
-                    f'{self.path} has no function "{function}".{nearest(function, known)} '
-                    f"It has: {listing(known) or 'none'}"
+                    f'{self.path} has no function "{function}".{suggest(function, known)} '
+                    f"It has: {join_names(known) or 'none'}"
                 )
             case reply:
                 raised = self._raised(reply)

@@ -125,7 +125,7 @@ def tokenizers_of(
         rows,
         end,
         unknown if known else None,
-        text.lower,
+        text.lowercase,
     )
     around = theirs("").input_ids
     head = [engine.id_to_token(i) for i in (around[:-1] if around[-1:] == [end] else around)]

@@ -19,7 +19,7 @@ from regard.attention import (
     SingleHead,
 )
 from regard.attention.normalise import Normaliser
-from regard.errors import UserError, listing
+from regard.errors import UserError, join_names
 from regard.models.adopt import rebuilt
 from regard.models.cells import CELLS
 from regard.models.decoder_only import DecoderOnly
@@ -58,7 +58,7 @@ def find(point: str, name: str) -> Any:
         for entry in metadata.entry_points(group=f"regard.{point}", name=name):
             register(registry, name, entry.load())
     if name not in registry:
-        raise UserError(f'no {point} "{name}" is installed here. Known: {listing(registry)}')
+        raise UserError(f'no {point} "{name}" is installed here. Known: {join_names(registry)}')
     return registry[name]
 
 
@@ -73,10 +73,10 @@ def make(point: str, table: Any, *arguments: Any) -> Any:
         ) from error
 
 
-def score(table: Any, query_width: int, key_width: int, kq_width: int) -> Score:
+def score(table: Any, query_width: int, key_width: int, kq_dim: int) -> Score:
     """A score that is given projected queries and keys, or, if it wants, the plain ones."""
     projected = find("score", table.kind).projected
-    widths = (kq_width, kq_width) if projected else (query_width, key_width)
+    widths = (kq_dim, kq_dim) if projected else (query_width, key_width)
     return make("score", table, *widths)
 
 
@@ -98,10 +98,10 @@ def heard(table: Any) -> Any:
     return table
 
 
-def position_of_embedding(table: Any, width: int, heads: int, head_width: int) -> Position:
+def position_of_embedding(table: Any, width: int, heads: int, head_dim: int) -> Position:
     """What the model adds to its embeddings: nothing, for the kinds that speak elsewhere."""
-    table = config.NoPosition() if isinstance(table, config.Turning) else table
-    return position(table, ("embed",), width, heads, head_width)
+    table = config.NoPosition() if isinstance(table, config.RotaryBase) else table
+    return position(table, ("embed",), width, heads, head_dim)
 
 
 def position_of_layer(table: Any, layer: int | None) -> Any:
@@ -109,7 +109,7 @@ def position_of_layer(table: Any, layer: int | None) -> Any:
     if layer is None:
         return config.NoPosition()
     if isinstance(table, config.Interleaved):
-        return config.NoPosition() if (layer + 1) % table.every == 0 else table.rotary
+        return config.NoPosition() if (layer + 1) % table.nope_interval == 0 else table.rotary
     return table
 
 
@@ -125,48 +125,50 @@ def recurrent(table: config.Recurrent, source_vocab: int, target_vocab: int) -> 
     encoder = Encoder(
         embedding(source_vocab, table),
         cell,
-        table.hidden,
+        table.hidden_dim,
         table.encoder.layers,
         table.encoder.bidirectional,
-        position_of_embedding(heard(table.encoder.position), table.embedding, 1, table.embedding),
+        position_of_embedding(
+            heard(table.encoder.position), table.embedding_dim, 1, table.embedding_dim
+        ),
         table.dropout,
     )
     form = DECODERS[table.decoder.kind]
     attention = None
     if isinstance(table.attention, config.SingleHead):
         wanted = table.attention
-        query_width = form.query_width(table.embedding, table.hidden)
-        widths = (query_width, encoder.width, wanted.kq_width)
+        query_width = form.query_width(table.embedding_dim, table.hidden_dim)
+        widths = (query_width, encoder.width, wanted.kq_dim)
         attention = SingleHead(*widths, score(wanted.score, *widths), normaliser(wanted.normaliser))
     layers, context = table.decoder.layers, encoder.width
-    sizes = (table.embedding, table.hidden, layers)
+    sizes = (table.embedding_dim, table.hidden_dim, layers)
     decoder = form(cell, *sizes, attention, context, table.dropout)
     target = embedding(target_vocab, table)
     return Recurrent(encoder, target, decoder, target_vocab, table.dropout)
 
 
 def embedding(vocab: int, table: config.Recurrent) -> nn.Embedding:
-    made = nn.Embedding(vocab, table.embedding)
+    made = nn.Embedding(vocab, table.embedding_dim)
     nn.init.normal_(made.weight, std=table.embedding_std)
     return made
 
 
 def heads(table: config.Transformer | config.DecoderOnly, layer: int | None) -> ManyHeads:
     """The self-attention of a layer, or (no layer) a cross-attention: no positions, no window."""
-    wanted, depth = table.attention, table.head_width
+    wanted, depth = table.attention, table.head_dim
     place = position_of_layer(table.position, layer)
     if isinstance(wanted, config.Latent):
         turns = find("position", place.kind).rotate is not Position.rotate
-        rope = wanted.rope if turns else 0
-        own = {"latent": wanted.latent, "rope": rope}
+        rope = wanted.rope_dim if turns else 0
+        own = {"latent_dim": wanted.latent_dim, "rope_dim": rope}
         depth, spoken = depth + rope, rope or depth
     else:
-        own, spoken = {"key_value_heads": wanted.key_value_heads}, depth
+        own, spoken = {"kv_heads": wanted.kv_heads}, depth
     return HEADS[wanted.kind](
-        table.width,
+        table.d_model,
         wanted.heads,
-        table.head_width,
-        position=position(place, ("rotate", "bias"), table.width, wanted.heads, spoken),
+        table.head_dim,
+        position=position(place, ("rotate", "bias"), table.d_model, wanted.heads, spoken),
         score=score(wanted.score, depth, depth, depth),
         normalise=normaliser(wanted.normaliser),
         window=None if layer is None else wanted.window,
@@ -179,8 +181,8 @@ class Parts:
     """What Transformers of both kinds are made of, as their table asks."""
 
     def __init__(self, table: config.Transformer | config.DecoderOnly) -> None:
-        self.table, self.width = table, table.width
-        self.before = table.norm_at == "before"
+        self.table, self.width = table, table.d_model
+        self.before = table.norm_position == "pre"
 
     def mixer(self, layer: int, causal: bool) -> Mixer:
         wanted = self.table.mixer
@@ -192,7 +194,7 @@ class Parts:
     def rest(self) -> tuple[Any, ...]:
         """Of a block, what every kind has: feed-forward, norms, dropout."""
         table = self.table
-        feed = FEEDS[table.activation](self.width, table.feed_forward, table.dropout)
+        feed = FEEDS[table.activation](self.width, table.d_ff, table.dropout)
         return feed, partial(NORMS[table.norm], self.width), self.before, table.dropout
 
     def block(self, layer: int, causal: bool) -> Block:
@@ -210,7 +212,7 @@ class Parts:
     ) -> tuple[nn.Embedding, nn.Embedding, Position]:
         target = nn.Embedding(target_vocab, self.width)
         source = target if joint else nn.Embedding(source_vocab, self.width)
-        sizes = (self.width, self.table.attention.heads, self.table.head_width)
+        sizes = (self.width, self.table.attention.heads, self.table.head_dim)
         mixes = isinstance(self.table.mixer, config.StateSpaceMixer)
         place = heard(self.table.position) if mixes else self.table.position
         return source, target, position_of_embedding(place, *sizes)
@@ -222,14 +224,14 @@ def transformer(table: config.Transformer, *vocabularies: Any) -> Transformer:
     decoder = [parts.cross_block(layer) for layer in range(table.decoder.layers)]
     embeddings = parts.embeddings(*vocabularies)
     norms = (parts.last_norm(), parts.last_norm())
-    return Transformer(*embeddings, encoder, decoder, norms, table.tied, table.dropout)
+    return Transformer(*embeddings, encoder, decoder, norms, table.tie_embeddings, table.dropout)
 
 
 def decoder_only(table: config.DecoderOnly, *vocabularies: Any) -> DecoderOnly:
     parts = Parts(table)
     decoder = [parts.block(layer, causal=True) for layer in range(table.decoder.layers)]
     embeddings = parts.embeddings(*vocabularies)
-    return DecoderOnly(*embeddings, decoder, parts.last_norm(), table.tied, table.dropout)
+    return DecoderOnly(*embeddings, decoder, parts.last_norm(), table.tie_embeddings, table.dropout)
 
 
 def build(

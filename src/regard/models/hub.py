@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from regard.errors import UserError, nearest
+from regard.errors import UserError, suggest
 
 EXTRA = 'model.kind = "pretrained" needs more packages: pip install "regard[pretrained]"'
 
@@ -126,7 +126,7 @@ def similar(name: str) -> str:
     found = folder.iterdir() if folder.is_dir() else ()
     beside = [path.name for path in found if path.is_dir() or path.suffix == ".gguf"]
     kept = [path.name.split("--", 1)[1] for path in Path(HF_HUB_CACHE).glob("models--*")]
-    return nearest(Path(name).name, beside) or nearest(name, [n.replace("--", "/") for n in kept])
+    return suggest(Path(name).name, beside) or suggest(name, [n.replace("--", "/") for n in kept])
 
 
 def unloadable(name: str, error: Exception) -> str:

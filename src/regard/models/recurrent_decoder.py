@@ -33,7 +33,7 @@ class DecoderState(State):
 
     layers: Float[Tensor, "batch beam layers state"]
     context: Float[Tensor, "batch beam context"]
-    keys: Float[Tensor, "batch source kq_width"]
+    keys: Float[Tensor, "batch source kq_dim"]
     values: Float[Tensor, "batch source width"]
     mask: Bool[Tensor, "batch source"]
 

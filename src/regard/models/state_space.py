@@ -46,16 +46,18 @@ class StateSpace(nn.Module):
 
     undecayed = ("a_log", "skip")  # paces and a scale: to pull them towards 0 would mean nothing
 
-    def __init__(self, width: int, state: int = 16, expand: int = 2, kernel: int = 4) -> None:
+    def __init__(
+        self, d_model: int, state_dim: int = 16, expand: int = 2, conv_kernel: int = 4
+    ) -> None:
         super().__init__()
-        inner, self.rank, self.state = expand * width, math.ceil(width / 16), state
-        self.enter = Linear(width, 2 * inner, bias=False)
-        self.convolution = nn.Conv1d(inner, inner, kernel, groups=inner)
-        self.select = Linear(inner, self.rank + 2 * state, bias=False)
+        inner, self.rank, self.state_dim = expand * d_model, math.ceil(d_model / 16), state_dim
+        self.enter = Linear(d_model, 2 * inner, bias=False)
+        self.convolution = nn.Conv1d(inner, inner, conv_kernel, groups=inner)
+        self.select = Linear(inner, self.rank + 2 * state_dim, bias=False)
         self.delta = Linear(self.rank, inner)
-        self.a_log = nn.Parameter(torch.arange(1.0, state + 1).log().repeat(inner, 1))
+        self.a_log = nn.Parameter(torch.arange(1.0, state_dim + 1).log().repeat(inner, 1))
         self.skip = nn.Parameter(torch.ones(inner))
-        self.leave = Linear(inner, width, bias=False)
+        self.leave = Linear(inner, d_model, bias=False)
         self._start_delta()
 
     def _start_delta(self) -> None:
@@ -69,7 +71,7 @@ class StateSpace(nn.Module):
         """Nothing has been read."""
         inner, tail = len(self.skip), self.convolution.kernel_size[0] - 1
         window = self.skip.new_zeros(batch, inner, tail)
-        return MixerState(window, self.skip.new_zeros(batch, inner, self.state))
+        return MixerState(window, self.skip.new_zeros(batch, inner, self.state_dim))
 
     def forward(
         self, x: Sequence, mask: Mask | None = None, past: MixerState | None = None
@@ -90,7 +92,7 @@ class StateSpace(nn.Module):
         u, gate = self.enter(x).chunk(2, dim=-1)
         u, window = self._convolve(u, lengths, None if past is None else past.window)
         u = silu(u)
-        low, b, c = self.select(u).split([self.rank, self.state, self.state], dim=-1)
+        low, b, c = self.select(u).split([self.rank, self.state_dim, self.state_dim], dim=-1)
         delta = self.delta(low)
         hidden = None if past is None else past.hidden
         y, hidden = self._scan(u, delta, b, c, lengths, hidden)
@@ -130,7 +132,7 @@ class StateSpace(nn.Module):
                 real = torch.arange(u.shape[1], device=u.device) < lengths[:, None]
                 delta = delta * real[..., None]
             if hidden is None:
-                hidden = u.new_zeros(u.shape[0], u.shape[2], self.state)
+                hidden = u.new_zeros(u.shape[0], u.shape[2], self.state_dim)
             a = -torch.exp(self.a_log.to(wide))
             y, last = SelectiveScan.apply(delta, a, delta * u, b, c, hidden.to(wide))
             return y + self.skip.to(wide) * u, last

@@ -5,7 +5,7 @@ from typing import Any
 from torch import nn
 
 from regard import config
-from regard.errors import UserError, listing, nearest
+from regard.errors import UserError, join_names, suggest
 from regard.models.hub import EXTRA, quiet
 
 
@@ -39,12 +39,12 @@ def add_adapters(hugging: Any, table: config.Lora) -> None:
         from peft import LoraConfig, inject_adapter_in_model
     except ImportError:
         raise UserError(EXTRA) from None
-    check_targets(hugging, table.targets)
+    check_targets(hugging, table.target_modules)
     wanted = LoraConfig(
         r=table.rank,
         lora_alpha=table.alpha,  # type: ignore[arg-type]
         lora_dropout=table.dropout,
-        target_modules=list(table.targets) or "all-linear",
+        target_modules=list(table.target_modules) or "all-linear",
     )
     with quiet():
         inject_adapter_in_model(wanted, hugging)
@@ -60,8 +60,8 @@ def check_targets(hugging: Any, targets: tuple[str, ...]) -> None:
         if not any(f".{name}".endswith(f".{target}") for name in maps):
             ends = sorted({name.rpartition(".")[2] for name in maps})
             raise UserError(
-                f'model.tune.targets: there is no map "{target}".{nearest(target, ends)} This model '
-                f"has {listing(ends)}"
+                f'model.tune.target_modules: there is no map "{target}".{suggest(target, ends)} This model '
+                f"has {join_names(ends)}"
             )
 
 

@@ -72,7 +72,7 @@ def beam(
     limits: Int[Tensor, " batch"],
     width: int,
     nbest: int = 1,
-    length_power: float = 1.0,
+    length_penalty: float = 1.0,
     check_every: int | None = None,
 ) -> list[list[Hypothesis]]:
     """The `nbest` outputs of each row, best first. Asking for more never changes the best.
@@ -84,7 +84,7 @@ def beam(
     ends = set(limits.tolist())
     found: dict[int, list[Hypothesis]] = {}
     rows = list(range(len(limits)))  # the sentences still searched
-    done = Finished.none(limits, nbest, length_power)
+    done = Finished.none(limits, nbest, length_penalty)
     tokens = torch.full_like(limits, BEGIN)
     chances, state = next_token(model, tokens, model.begin(memory))
     start = torch.zeros_like(limits, dtype=torch.float64)[:, None]

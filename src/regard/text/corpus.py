@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from regard import config
-from regard.errors import UserError, listing, nearest
+from regard.errors import UserError, join_names, suggest
 from regard.text import datasets, pairs
 from regard.text.noise import noisy
 from regard.text.pairs import SPLITS, Counts, Pairs
@@ -27,8 +27,8 @@ class Corpus:
     def __getitem__(self, split: str) -> list[tuple[str, str]]:
         if split not in self.splits:
             raise UserError(
-                f'this data has no split "{split}".{nearest(split, self.splits)} '
-                f"It has {listing(self.splits)}."
+                f'this data has no split "{split}".{suggest(split, self.splits)} '
+                f"It has {join_names(self.splits)}."
             )
         return self.splits[split]
 
@@ -43,7 +43,7 @@ class Corpus:
         if len(rows) == len(whole):
             return self
         noun = "pairs" if whole[0][0] else "sentences"
-        line = f"train: {len(rows):,} of {len(whole):,} {noun} (data.share is {share:g})"
+        line = f"train: {len(rows):,} of {len(whole):,} {noun} (data.fraction is {share:g})"
         splits = self.splits | {"train": [whole[row] for row in rows]}
         return replace(self, splits=splits, told=(*self.told, line))
 
@@ -69,8 +69,8 @@ def checksum(pairs: list[tuple[str, str]]) -> str:
 
 def load(data: config.Data) -> Corpus:
     """The corpus that a config's [data] table asks for."""
-    found = read(data).part(data.share)
-    noise = data.noise if isinstance(data, config.Text) else None
+    found = read(data).part(data.fraction)
+    noise = data.noise if isinstance(data, config.PlainText) else None
     if noise is None:
         return found
     copies = {split: noise.copies if split == "train" else 1 for split in found.splits}
@@ -80,13 +80,13 @@ def load(data: config.Data) -> Corpus:
 
 def read(data: config.Data) -> Corpus:
     """All that there is, as it is."""
-    if isinstance(data, config.Named):
+    if isinstance(data, config.DatasetData):
         return Corpus(datasets.load(data.name, data.source, data.target))
-    if isinstance(data, config.Files):
+    if isinstance(data, config.FileData):
         return from_files(data, lambda given: pairs_in(given, data))
-    if isinstance(data, config.Text):
+    if isinstance(data, config.PlainText):
         return set_apart(plain_text(data), data)
-    assert isinstance(data, config.MadeTask)
+    assert isinstance(data, config.SyntheticData)
     task = TASKS[data.name]
     sizes = {split: getattr(data, split) for split in SPLITS}
     lengths = {"min_length": data.min_length, "max_length": data.max_length}
@@ -94,7 +94,7 @@ def read(data: config.Data) -> Corpus:
 
 
 def from_files(
-    data: config.Files | config.Text, read: Callable[[Any], tuple[Pairs, Counts]]
+    data: config.FileData | config.PlainText, read: Callable[[Any], tuple[Pairs, Counts]]
 ) -> Corpus:
     """A user's own text, a split at a time; what was left out of it is told."""
     splits, told = {}, []
@@ -108,18 +108,22 @@ def from_files(
     return Corpus(splits, told=tuple(told))
 
 
-def pairs_in(given: str | tuple[str, str], data: config.Files) -> tuple[Pairs, Counts]:
+def pairs_in(given: str | tuple[str, str], data: config.FileData) -> tuple[Pairs, Counts]:
     source, target = (given, None) if isinstance(given, str) else given
-    choices = {"keys": data.keys, "bad": data.bad, "max_characters": data.max_characters}
+    choices = {
+        "fields": data.fields,
+        "on_error": data.on_error,
+        "max_characters": data.max_characters,
+    }
     return pairs.read(source, target, **choices)
 
 
-def sentences_in(given: str | tuple[str, ...], data: config.Text) -> tuple[Pairs, Counts]:
+def sentences_in(given: str | tuple[str, ...], data: config.PlainText) -> tuple[Pairs, Counts]:
     files = (given,) if isinstance(given, str) else given
-    return pairs.read_text(files, data.bad, data.max_characters)
+    return pairs.read_text(files, data.on_error, data.max_characters)
 
 
-def plain_text(data: config.Text) -> Corpus:
+def plain_text(data: config.PlainText) -> Corpus:
     """Sentences to write, with nothing to read before them."""
     if data.name is not None:
         found = [datasets.monolingual(data.name, language) for language in data.languages]
@@ -128,30 +132,30 @@ def plain_text(data: config.Text) -> Corpus:
     return from_files(data, lambda given: sentences_in(given, data))
 
 
-def set_apart(found: Corpus, data: config.Text) -> Corpus:
-    """The text, its training part without the sentences of `data.without`."""
-    for other in data.without:
+def set_apart(found: Corpus, data: config.PlainText) -> Corpus:
+    """The text, its training part without the sentences of `data.exclude`."""
+    for other in data.exclude:
         theirs = held_out(other, data.languages)
         whole = found["train"]
         kept = [pair for pair in whole if pairs.bare(pair[1]) not in theirs]
         if not kept:
-            raise UserError(f"data.without: every training sentence is in {other.name}")
+            raise UserError(f"data.exclude: every training sentence is in {other.name}")
         line = (
             f"train: left out {len(whole) - len(kept):,} of {len(whole):,} sentences, which are in "
-            f"{other.name} ({listing(other.splits)})"
+            f"{other.name} ({join_names(other.splits)})"
         )
         found = replace(found, splits=found.splits | {"train": kept}, told=(*found.told, line))
     return found
 
 
-def held_out(table: config.HeldOut, languages: tuple[str, ...]) -> set[str]:
+def held_out(table: config.ExcludedSplits, languages: tuple[str, ...]) -> set[str]:
     """The bare sentences of a corpus' splits, in those of the languages that it has."""
     theirs = datasets.known(table.name).languages
     shared = [language for language in languages if language in theirs]
     if not shared:
         raise UserError(
-            f"data.without: {table.name} has {listing(theirs)}, and data.language says "
-            f"{listing(languages)}: there is nothing to compare"
+            f"data.exclude: {table.name} has {join_names(theirs)}, and data.language says "
+            f"{join_names(languages)}: there is nothing to compare"
         )
     found = [datasets.monolingual(table.name, language) for language in shared]
     return {pairs.bare(line) for each in found for split in table.splits for line in each[split]}

@@ -12,7 +12,7 @@ from functools import partial
 from pathlib import Path
 
 from regard import files
-from regard.errors import UserError, listing, nearest
+from regard.errors import UserError, join_names, suggest
 from regard.text.download import fetch
 from regard.text.pairs import SPLITS, Pairs, split
 
@@ -160,7 +160,7 @@ def known(name: str) -> Dataset:
     """The dataset of that name."""
     if name not in DATASETS:
         raise UserError(
-            f'there is no dataset "{name}".{nearest(name, DATASETS)} There are {listing(DATASETS)}.'
+            f'there is no dataset "{name}".{suggest(name, DATASETS)} There are {join_names(DATASETS)}.'
         )
     return DATASETS[name]
 
@@ -292,23 +292,23 @@ def _found(name: str, *languages: str) -> Path:
     for language in languages:
         if language not in dataset.languages:
             raise UserError(
-                f'"{name}" has no language "{language}".{nearest(language, dataset.languages)} '
-                f"It has {listing(dataset.languages)}."
+                f'"{name}" has no language "{language}".{suggest(language, dataset.languages)} '
+                f"It has {join_names(dataset.languages)}."
             )
     place = folder(name, *languages)
     if place is None:
         needed = dataset.needs(languages)
-        some = listing(needed[:3]) + (", ..." if len(needed) > 3 else "")
+        some = join_names(needed[:3]) + (", ..." if len(needed) > 3 else "")
         raise UserError(
-            f'dataset "{name}" ({listing(languages)}) is not on this machine. Get it with: regard data '
+            f'dataset "{name}" ({join_names(languages)}) is not on this machine. Get it with: regard data '
             f"get {name}; or set REGARD_DATA to a folder that holds {dataset.folder}/ with {some}. "
-            f"Looked in {listing(map(str, _places(name)))}."
+            f"Looked in {join_names(map(str, _places(name)))}."
         )
     return place
 
 
 def _anew(name: str, *paths: Path) -> str:
-    return f"Remove {listing(map(str, paths))} and get it anew with: regard data get {name}."
+    return f"Remove {join_names(map(str, paths))} and get it anew with: regard data get {name}."
 
 
 def _lines(name: str, path: Path) -> list[str]:

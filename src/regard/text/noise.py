@@ -18,9 +18,9 @@ def noisy(pairs: Pairs, noise: Noise, copies: int, name: str) -> Pairs:
 
 def spoil(text: str, noise: Noise, random: Random) -> str:
     """A sentence with words hidden, then lost, then moved; there is always something left to read."""
-    words = list(hidden(text.split(), noise.mask, noise.span, random))
-    words = [word for word in words if word == MARK or random.random() >= noise.delete]
-    return " ".join(moved(words, noise.shuffle, random)) or MARK
+    words = list(hidden(text.split(), noise.mask_ratio, noise.span_length, random))
+    words = [word for word in words if word == MARK or random.random() >= noise.delete_ratio]
+    return " ".join(moved(words, noise.shuffle_distance, random)) or MARK
 
 
 def hidden(words: Sequence[str], share: float, span: float, random: Random) -> Iterator[str]:

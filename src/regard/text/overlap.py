@@ -17,7 +17,7 @@ def learned(data: config.Data) -> set[str]:
     """Every sentence that training on this data reads or writes, bare: without case, punctuation and
     space. A spoiled sentence is there as it was before.
     """
-    if isinstance(data, config.Text):
+    if isinstance(data, config.PlainText):
         data = data.model_copy(update={"noise": None})
     return sentences(side for pair in corpus.load(data)["train"] for side in pair)
 

@@ -15,12 +15,12 @@ from itertools import zip_longest
 from pathlib import Path
 from typing import NamedTuple
 
-from regard.errors import UserError, listing, nearest
+from regard.errors import UserError, join_names, suggest
 
 Pairs = list[tuple[str, str]]
 
 SPLITS = ("train", "val", "test")
-BAD = ("refuse", "skip")
+ON_ERROR = ("raise", "skip")
 KINDS = (".tsv", ".jsonl")
 BOM = b"\xef\xbb\xbf"
 
@@ -48,7 +48,7 @@ class Counts:
             "not UTF-8": self.not_utf8,
             "malformed": self.malformed,
         }
-        said = listing(f"{count:,} {reason}" for reason, count in reasons.items() if count)
+        said = join_names(f"{count:,} {reason}" for reason, count in reasons.items() if count)
         left_out = f", skipped {self.skipped:,} ({said})" if said else ""
         return f"kept {self.kept:,} {noun}{left_out}"
 
@@ -64,35 +64,36 @@ def read(
     source: str | Path,
     target: str | Path | None = None,
     *,
-    keys: tuple[str, str] = ("source", "target"),
-    bad: str = "refuse",
+    fields: tuple[str, str] = ("source", "target"),
+    on_error: str = "raise",
     max_characters: int = 2000,
 ) -> tuple[Pairs, Counts]:
     """The pairs of `source` and `target`, line by line, or of `source` alone (.tsv or .jsonl).
 
-    Of a TSV the first two columns count; of JSON-lines the two `keys`. A line with an empty side,
+    Of a TSV the first two columns count; of JSON-lines the two `fields`. A line with an empty side,
     more than `max_characters` on a side, wrong UTF-8 or another form is refused, or with
-    bad="skip" left out and counted. Text is stripped of the space around it, nothing else.
+    on_error="skip" left out and counted. Text is stripped of the space around it, nothing else.
     """
-    if bad not in BAD:
+    if on_error not in ON_ERROR:
         raise UserError(
-            f'expected bad to be one of {listing(BAD)}; got "{bad}".{nearest(bad, BAD)}'
+            f"expected on_error to be one of {join_names(ON_ERROR)}; "
+            f'got "{on_error}".{suggest(on_error, ON_ERROR)}'
         )
     if max_characters < 1:
         raise UserError(f"expected max_characters of 1 or more; got {max_characters}.")
     source = Path(source)
     if target is None:
-        rows = _table(source, keys, max_characters)
+        rows = _table(source, fields, max_characters)
     else:
         rows = _aligned(source, Path(target), max_characters)
-    return _kept(rows, bad, str(source) if target is None else f"{source} and {target}")
+    return _kept(rows, on_error, str(source) if target is None else f"{source} and {target}")
 
 
-def read_text(paths: Iterable[str], bad: str, max_characters: int) -> tuple[Pairs, Counts]:
+def read_text(paths: Iterable[str], on_error: str, max_characters: int) -> tuple[Pairs, Counts]:
     """Every line of these files as a pair with nothing to read, ("", line); empty ones aside."""
     names = list(paths)
     rows = (row for name in names for row in _sentences(Path(name), max_characters))
-    return _kept(rows, bad, listing(names))
+    return _kept(rows, on_error, join_names(names))
 
 
 def _sentences(path: Path, most: int) -> Iterator["Row"]:
@@ -104,7 +105,7 @@ def _sentences(path: Path, most: int) -> Iterator["Row"]:
             yield f"{path}, line {number}", text
 
 
-def _kept(rows: Iterable["Row"], bad: str, names: str) -> tuple[Pairs, Counts]:
+def _kept(rows: Iterable["Row"], on_error: str, names: str) -> tuple[Pairs, Counts]:
     """The rows without a flaw, if flaws are to be skipped or there is none."""
     pairs: Pairs = []
     counts = Counts()
@@ -114,11 +115,11 @@ def _kept(rows: Iterable["Row"], bad: str, names: str) -> tuple[Pairs, Counts]:
             setattr(counts, found.reason, getattr(counts, found.reason) + 1)
             # Read on: that two files differ in length is the better explanation of a bad line.
             refused = refused or f"{where} {found.words}"
-        elif refused is None or bad == "skip":
+        elif refused is None or on_error == "skip":
             pairs.append(found)
-    if refused and bad == "refuse":
+    if refused and on_error == "raise":
         raise UserError(
-            f'{refused}. Mend the line, or leave such lines out with bad = "skip" '
+            f'{refused}. Mend the line, or leave such lines out with on_error = "skip" '
             f"({counts.skipped:,} in all)."
         )
     counts.kept = len(pairs)
@@ -149,20 +150,20 @@ def _aligned(source: Path, target: Path, most: int) -> Iterator[Row]:
         )
 
 
-def _table(path: Path, keys: tuple[str, str], most: int) -> Iterator[Row]:
+def _table(path: Path, fields: tuple[str, str], most: int) -> Iterator[Row]:
     """Every line of one file that holds both sides."""
     name = path.name.lower().removesuffix(".gz")
     kind = next((kind for kind in KINDS if name.endswith(kind)), None)
     if kind is None:
         raise UserError(
-            f"expected one file of pairs that ends in {listing(KINDS)} (or one of these and .gz), "
+            f"expected one file of pairs that ends in {join_names(KINDS)} (or one of these and .gz), "
             f"or two files, source and target, with a sentence a line; got {path} alone."
         )
-    # Other columns, other keys and JSON's escapes (up to 12 bytes a character) need room too.
+    # Other columns, other fields and JSON's escapes (up to 12 bytes a character) need room too.
     for number, line in enumerate(_lines(path, (1 << 20) + 24 * most), 1):
         text = line if isinstance(line, Flaw) else _decode(line)
         if isinstance(text, str):
-            text = _columns(text) if kind == ".tsv" else _members(text, keys)
+            text = _columns(text) if kind == ".tsv" else _members(text, fields)
         if not isinstance(text, Flaw):
             text = _pair(_side(text[0], most), _side(text[1], most))
         yield f"{path}, line {number}", text
@@ -178,8 +179,8 @@ def _columns(text: str) -> list[str] | Flaw:
     return columns
 
 
-def _members(text: str, keys: tuple[str, str]) -> list[str] | Flaw:
-    """The texts that a line of JSON holds under `keys`."""
+def _members(text: str, fields: tuple[str, str]) -> list[str] | Flaw:
+    """The texts that a line of JSON holds under `fields`."""
     if not text.strip():
         return Flaw("empty", "is empty")
     try:
@@ -188,14 +189,14 @@ def _members(text: str, keys: tuple[str, str]) -> list[str] | Flaw:
         return Flaw("malformed", f"is not JSON ({getattr(error, 'msg', None) or error})")
     if not isinstance(found, dict):
         return Flaw("malformed", f"is not a JSON object but a {type(found).__name__}")
-    for key in keys:
+    for key in fields:
         if key not in found:
-            has = f"it has {listing(map(str, found))}" if found else "it has none"
+            has = f"it has {join_names(map(str, found))}" if found else "it has none"
             return Flaw("malformed", f'has no key "{key}": {has}')
         if not isinstance(found[key], str):
             kind = type(found[key]).__name__
             return Flaw("malformed", f'has no text under "{key}" but a {kind}')
-    return [found[key] for key in keys]
+    return [found[key] for key in fields]
 
 
 def _pair(first: str | Flaw, second: str | Flaw) -> tuple[str, str] | Flaw:

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from hashlib import blake2b
 
-from regard.errors import UserError, listing
+from regard.errors import UserError, join_names
 from regard.text.sentences import sentences
 
 
@@ -85,7 +85,7 @@ def make(
             )
         except UserError as error:
             raise UserError(
-                f"cannot make split {split!r} (the splits {listing(sizes)} share the sentences): "
+                f"cannot make split {split!r} (the splits {join_names(sizes)} share the sentences): "
                 f"{error}"
             ) from error
         made[split] = [task.pair(sentence, random) for sentence in mine]

@@ -137,21 +137,21 @@ class BpeTokenizer(Tokenizer):
 
     @classmethod
     def learn(  # type: ignore[override]
-        cls, texts: Iterable[str], symbols: Sequence[str], lower: bool, size: int
+        cls, texts: Iterable[str], symbols: Sequence[str], lowercase: bool, vocab_size: int
     ) -> "BpeTokenizer":
-        """At most `size` ids in all: ours, the task's symbols, the 256 bytes and the merges."""
+        """At most `vocab_size` ids in all: ours, the task's symbols, the 256 bytes and the merges."""
         learner = engine(models.BPE())
         trainer = trainers.BpeTrainer(
-            vocab_size=size - len(SPECIALS) - len(symbols),
+            vocab_size=vocab_size - len(SPECIALS) - len(symbols),
             initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
             show_progress=False,
         )
-        lowered = (" " + (text.lower() if lower else text) for text in texts)
+        lowered = (" " + (text.lower() if lowercase else text) for text in texts)
         learner.train_from_iterator(lowered, trainer)
         vocabulary = learner.get_vocab()
         pieces = sorted(vocabulary, key=lambda piece: vocabulary[piece])
         merges = json.loads(learner.to_str())["model"]["merges"]
-        return cls(pieces, symbols, lower, strict=False, merges=merges)
+        return cls(pieces, symbols, lowercase, strict=False, merges=merges)
 
 
 def engine(model: models.BPE) -> Engine:

@@ -85,11 +85,11 @@ class Tokenizer(ABC):
 
     @classmethod
     def learn(
-        cls, texts: Iterable[str], symbols: Sequence[str], lower: bool, min_frequency: int
+        cls, texts: Iterable[str], symbols: Sequence[str], lowercase: bool, min_frequency: int
     ) -> "Tokenizer":
         """The pieces that occur at least `min_frequency` times, most frequent first."""
-        reader = cls((), symbols, lower, strict=False)
+        reader = cls((), symbols, lowercase, strict=False)
         counts = Counter(piece for text in texts for piece in reader.read(text)[1])
         ranked = sorted(counts, key=lambda piece: (-counts[piece], piece))
         pieces = [piece for piece in ranked if counts[piece] >= min_frequency]
-        return cls(pieces, symbols, lower, strict=len(pieces) == len(ranked))
+        return cls(pieces, symbols, lowercase, strict=len(pieces) == len(ranked))

@@ -37,7 +37,9 @@ def card_of(
             "parameters": model.parameter_count,
             "learned_parameters": model.learned_count,
             "val_loss": progress.best_loss,
-            "val_bleu_lower": progress.score if config.training.best_by == "bleu" else None,
+            "val_bleu_lower": progress.score
+            if config.training.checkpoint_metric == "bleu"
+            else None,
             "best_step": progress.best_step,
             "steps": progress.step,
             "training_seconds": progress.seconds,

@@ -12,8 +12,8 @@ from typing import Any
 import torch
 
 from regard import files, presets
-from regard.config import Config, TokenizerTable
-from regard.errors import UserError, nearest
+from regard.config import Config, TokenizerConfig
+from regard.errors import UserError, suggest
 from regard.models import Model
 from regard.text.corpus import Corpus
 from regard.text.overlap import learned, overlap
@@ -128,20 +128,20 @@ def check_model(old: Config, new: Config, name: str) -> None:
 
 
 def key(difference: str) -> str:
-    """The last part of a setting's name: 'model.width: 8 there, 9 here' -> 'width'."""
+    """The last part of a setting's name: 'model.d_model: 8 there, 9 here' -> 'd_model'."""
     return difference.partition(":")[0].rpartition(".")[2]
 
 
 def check_tokenizer(old: Config, new: Config, name: str) -> None:
     """A string stands for the same text in both vocabularies."""
-    for choice in ("kind", "lower", "joint"):
+    for choice in ("kind", "lowercase", "joint"):
         there, here = (getattr(config.tokenizer, choice) for config in (old, new))
         if there != here:
             raise UserError(
                 f"init: tokenizer.{choice} is {shown(there)} in {name} and {shown(here)} here, so "
                 f"their tokens do not mean the same: set tokenizer.{choice}={shown(there)}"
             )
-    learned = set(type(new.tokenizer).model_fields) - set(TokenizerTable.model_fields)
+    learned = set(type(new.tokenizer).model_fields) - set(TokenizerConfig.model_fields)
     for choice in new.tokenizer.changed(*learned) if new.tokenizer.reuse else ():
         there, here = (getattr(config.tokenizer, choice) for config in (old, new))
         if there != here:
@@ -149,7 +149,7 @@ def check_tokenizer(old: Config, new: Config, name: str) -> None:
                 f"init: tokenizer.{choice} is {here} here, and tokenizer.reuse takes the vocabulary of "
                 f"{name}, made with {there}: leave out one of the two"
             )
-    if new.tokenizer.reuse and old.language_model and not old.tokenizer.joint:
+    if new.tokenizer.reuse and old.is_language_model and not old.tokenizer.joint:
         raise UserError(
             f"init: {name} has read nothing, so it has no source vocabulary to reuse: train it with "
             "tokenizer.joint=true, or leave out tokenizer.reuse"
@@ -167,7 +167,7 @@ def advice(name: str) -> str:
     if name not in known and not name.endswith(".toml"):
         folder = Path(name).parent
         runs = [path.name for path in folder.iterdir() if path.is_dir()] if folder.is_dir() else []
-        close = nearest(last, runs) or nearest(name, known)
+        close = suggest(last, runs) or suggest(name, known)
         return f".{close}" if close else ""
     return (
         f", but a preset to make one: type `regard train {name}`, then this command again with "

@@ -67,7 +67,7 @@ class Loop:
         while not place.finished:
             self.step()
             over = self.share >= 1.0
-            if over or place.step % self.table.evaluate_every == 0:
+            if over or place.step % self.table.validate_every == 0:
                 self.look(over)
         return place
 
@@ -92,7 +92,13 @@ class Loop:
     def rate(self) -> float:
         """The learning rate of the next step."""
         schedule = SCHEDULES[self.table.schedule]
-        return rate(schedule, self.table.rate, self.progress.step, self.table.warmup, self.share)
+        return rate(
+            schedule,
+            self.table.learning_rate,
+            self.progress.step,
+            self.table.warmup_steps,
+            self.share,
+        )
 
     def mean_loss(self) -> float:
         """Training loss since the last look; an error if it is no number any more."""
@@ -100,8 +106,9 @@ class Loop:
         if not math.isfinite(mean):
             raise UserError(
                 f"the training loss became {mean} before step {self.progress.step}: try a lower "
-                f"training.rate (now {self.table.rate:g}), a longer training.warmup (now "
-                f"{self.table.warmup}) or a smaller training.clip (now {self.table.clip:g}). "
+                f"training.learning_rate (now {self.table.learning_rate:g}), a longer "
+                f"training.warmup_steps (now {self.table.warmup_steps}) or a smaller "
+                f"training.grad_clip (now {self.table.grad_clip:g}). "
                 "What was saved before is untouched."
             )
         return mean

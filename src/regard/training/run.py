@@ -110,7 +110,7 @@ def trained(
     sizes = (tokenizers.source.size, tokenizers.target.size)
     some = model.learned_count < model.parameter_count
     learned = f" ({model.learned_count:,} of them learn)" if some else ""
-    noun = "sentences" if config.language_model else "pairs"
+    noun = "sentences" if config.is_language_model else "pairs"
     console.print(
         f"{len(train):,} {noun}, vocabulary {sizes[0]:,} and {sizes[1]:,}, "
         f"{model.parameter_count:,} parameters{learned}, {device}",
@@ -118,12 +118,12 @@ def trained(
     )
     around, gpu = surroundings(device, jobs), device.startswith("cuda")
     limits = (table.batch_tokens, table.batch_sentences)
-    batches = Batches(train, *limits, config.seed, table.shapes if gpu else None)
+    batches = Batches(train, *limits, config.seed, table.bucket_shapes if gpu else None)
     with Display(console) as display, own_stream(gpu):
         data_there, precision = Resident(train, device), dtype(table.precision, device)
-        graphs = gpu and table.graphs and model.recordable
+        graphs = gpu and table.cuda_graphs and model.recordable
         update = Update(model, table, data_there, precision, graphs, display.say)
-        judge = bleu if table.best_by == "bleu" else None
+        judge = bleu if table.checkpoint_metric == "bleu" else None
         loop = Loop(table, update, batches, val, folder, display, judge)
         if resume:
             same_data(folder, data)
@@ -215,7 +215,7 @@ def beginning(folder: Path) -> dict[str, Any]:
 
 def adoption(config: Config, console: Console) -> Adopted | None:
     """What a run begins with that others have trained."""
-    if not config.pretrained:
+    if not config.is_pretrained:
         return None
     adopted = adopt(config.model, config.tokenizer)
     told = "the tokenizer is the model's own, whatever [tokenizer] says of a vocabulary"
@@ -223,11 +223,10 @@ def adoption(config: Config, console: Console) -> Adopted | None:
     if longest < config.tokenizer.max_tokens:
         told += f"; texts have {longest} tokens at most, as the model has no places for more"
     console.print(told, highlight=False, markup=False)
-    tune, rate = config.model.tune, config.training.rate
-    if rate > 5 * tune.usual_rate:
-        told = (
-            f'training.rate is {rate:g}, and {tune.usual_rate:g} is usual with tune = "{tune.kind}"'
-        )
+    tune, rate = config.model.tune, config.training.learning_rate
+    if rate > 5 * tune.usual_learning_rate:
+        usual = f'{tune.usual_learning_rate:g} is usual with tune = "{tune.kind}"'
+        told = f"training.learning_rate is {rate:g}, and {usual}"
         console.print(f"{told}: more may undo what the model knows", highlight=False, markup=False)
     return adopted
 
@@ -277,7 +276,7 @@ def fitting(
 
 def draw_examples(translator: Translator, data: Corpus, folder: Path) -> None:
     """Attention pictures of the first validation sentences, where the model has cross-attention."""
-    if translator.config.language_model:
+    if translator.config.is_language_model:
         return
     readable = (source for source, _ in data["val"] if can_read(translator, source))
     texts = list(islice(readable, EXAMPLES))

@@ -35,7 +35,7 @@ def optimizer_for(model: Model, table: choices.Training) -> AdamW:
     groups = [{"params": matrices, "weight_decay": table.weight_decay}]
     groups.append({"params": others, "weight_decay": 0.0})
     # A rate that lies on the device can change between two replays of a graph.
-    rate = torch.tensor(table.rate, device=next(model.parameters()).device)
+    rate = torch.tensor(table.learning_rate, device=next(model.parameters()).device)
     return AdamW(groups, lr=rate, betas=(0.9, 0.98), fused=True, capturable=rate.is_cuda)
 
 
@@ -66,7 +66,7 @@ class Update:
         self.parameters = learned(model)
         self.worker = model if precision == torch.float32 else in_precision(model, precision)
         self.computing = learned(self.worker)
-        self.averaged = model if table.average is None else copy.deepcopy(model)
+        self.averaged = model if table.ema_decay is None else copy.deepcopy(model)
         self.means = learned(self.averaged)
         if self.averaged is not model:
             self.averaged.requires_grad_(False)
@@ -81,9 +81,9 @@ class Update:
     def __call__(self, cut: Cut, rate: float, step: int) -> None:
         """Learn from one batch, as step number `step` (from 0)."""
         self.rate.fill_(rate)
-        if self.table.average is not None:
+        if self.table.ema_decay is not None:
             # Early weights are soon forgotten: the mean reaches over a tenth of the run so far.
-            self.newness.fill_(1 - min(self.table.average, (1 + step) / (10 + step)))
+            self.newness.fill_(1 - min(self.table.ema_decay, (1 + step) / (10 + step)))
         self.steps += 1
         shape = (len(cut.rows), cut.source, cut.target)
         rows = torch.tensor(cut.rows).to(self.rate.device, non_blocking=True)
@@ -130,7 +130,7 @@ class Update:
         found = torch.autograd.grad(loss, self.computing, allow_unused=True)
         with torch.no_grad():
             set_gradients(self.parameters, found)
-            clip_grad_norm_(self.parameters, self.table.clip)
+            clip_grad_norm_(self.parameters, self.table.grad_clip)
             self.optimizer.step()
             for parameter in self.parameters:
                 parameter.grad = None
@@ -191,7 +191,7 @@ class Recording:
             reason = str(error).strip().split("\n")[0]
             raise UserError(
                 f"this model's training cannot be recorded as a CUDA graph ({reason}): train it with "
-                "--set training.graphs=false"
+                "--set training.cuda_graphs=false"
             ) from error
 
     def replay(self, rows: Int[Tensor, " batch"]) -> None:
