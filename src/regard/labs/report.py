@@ -16,7 +16,7 @@ def render_report(results: Sequence[tuple[Lab, Result]]) -> str:
 
 
 def render_section(lab: Lab, result: Result) -> str:
-    verdict = "The claim holds" if result.passed else "**The claim does not hold**"
+    verdict = "The claim holds" if result.passed else "**The claim fails**"
     settings = [f"--set {name}={value}" for name, value in changed_parameters(lab, result).items()]
     command = " ".join(["regard lab", lab.name, f"--seed {result.seed}", *settings])
     cells = (
