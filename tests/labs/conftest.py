@@ -1,4 +1,4 @@
-"""What the tests of labs share."""
+"""Fixtures shared by the lab tests."""
 
 import pytest
 
@@ -7,12 +7,12 @@ from regard.labs import LABS
 
 @pytest.fixture
 def lab(request):
-    """The lab that a test file is about: tests/labs/test_noisy_keys.py is about noisy-keys."""
+    """The lab of a test file: noisy-keys in tests/labs/test_noisy_keys.py."""
     name = request.path.stem.removeprefix("test_").replace("_", "-")
     return LABS[name]
 
 
-# Beyond the quick form: parameters with which a test can afford a lab that trains models.
+# In addition to the lab's `quick` parameters: small enough to train models in a test.
 SMALL = {
     "bottleneck": {"letters": 4, "longest": 12, "texts": 2000},
     "extrapolation": {"kinds": "learned, relative-query, rotary"},
@@ -21,5 +21,5 @@ SMALL = {
 
 @pytest.fixture(scope="session")
 def small():
-    """The parameters of a lab's shortest run that passes."""
+    """Parameters for the shortest run of a lab that passes."""
     return lambda lab: lab.quick | SMALL.get(lab.name, {})

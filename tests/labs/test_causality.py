@@ -69,7 +69,7 @@ def test_what_is_left_out_is_told_with_its_reason(lab):
     assert {"kind=pretrained", "kind=recurrent encoder.position.kind=alibi"} < set(
         found["left_out"]
     )
-    assert result.notes == result.document["notes"]
+    assert result.notes == result.to_dict()["notes"]
     assert sum(int(note.split()[2]) for note in result.notes) == len(found["left_out"])
     assert any(
         note.endswith("of kind pretrained: its name has no default, so there is none to build")

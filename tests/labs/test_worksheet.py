@@ -1,4 +1,4 @@
-"""Worksheets: what is written, what a check says, and what no answer file can do to the checker."""
+"""Worksheets: the starter files, grading, and the sandbox that isolates an answer file from the checker."""
 
 import inspect
 import json
@@ -21,54 +21,63 @@ from regard import UserError
 from regard.labs import LABS, Check, Exercise, sandbox_worker
 from regard.labs.sandbox import AnswerError, Sandbox, sanitize
 from regard.labs.sandbox_worker import Unsupported, decode, encode, receive, send
-from regard.labs.worksheet import Answer, Marks, check, fitted, graded, kind, read, write
+from regard.labs.worksheet import (
+    GradeReport,
+    RemoteFunction,
+    cast_like,
+    check_answer,
+    describe_type,
+    grade_answer,
+    read_answer,
+    write_worksheet,
+)
 
 every_lab = pytest.mark.parametrize("lab", LABS.values(), ids=LABS.keys())
 
 
-def loop_back(exercise, function):
-    """A function asked as in a process of its own, but in this one."""
+def local_function(exercise, function):
+    """A RemoteFunction that encodes and decodes as the sandbox does, but runs in this process."""
 
-    def ask(sent, _):
-        return decode(json.loads(json.dumps(encode(function(*decode(sent))))))
+    def call(encoded, _):
+        return decode(json.loads(json.dumps(encode(function(*decode(encoded))))))
 
-    return Answer(exercise, ask)
+    return RemoteFunction(exercise, call)
 
 
-# ---- laws of every worksheet
+# ---- properties of every worksheet
 
 
 @every_lab
-def test_a_worksheet_states_the_question_and_not_the_answer(lab, tmp_path):
-    text = write(lab, tmp_path / "new" / "folder").read_text("utf-8")
+def test_worksheet_states_the_exercise_but_not_the_solution(lab, tmp_path):
+    text = write_worksheet(lab, tmp_path / "new" / "folder").read_text("utf-8")
     assert " ".join(lab.claim.split()) in " ".join(text.split())
     assert f"regard lab {lab.name} --check" in text
     assert inspect.getsource(lab.exercise.solution).strip().splitlines()[-1].strip() not in text
-    names: dict = {}
+    namespace: dict = {}
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        exec(compile(text, "worksheet", "exec"), names)
+        exec(compile(text, "worksheet", "exec"), namespace)
     torch.set_default_dtype(torch.float32)
-    assert callable(names[lab.exercise.function])
-    assert names["torch"] is torch
-    assert names["math"] is math
+    assert callable(namespace[lab.exercise.function])
+    assert namespace["torch"] is torch
+    assert namespace["math"] is math
 
 
 @every_lab
-def test_our_answer_passes_from_another_process(lab):
-    checks, remark = graded(lab.exercise, loop_back(lab.exercise, lab.exercise.solution))
+def test_solution_passes_after_encoding(lab):
+    checks, remark = grade_answer(lab.exercise, local_function(lab.exercise, lab.exercise.solution))
     assert remark == ""
     assert checks
-    assert all(one.passed for one in checks)
+    assert all(check.passed for check in checks)
 
 
 @every_lab
 @pytest.mark.parametrize(
-    ("wrong", "told"),
+    ("wrong", "remark_pattern"),
     [
-        (None, "returned nothing, where .* is expected; did you forget to return it"),
-        (object(), "returned a thing of type object, where .* is expected"),
-        (10**30, "returned a whole number of more than 64 bits, where .* is expected"),
+        (None, "returned None; expected .* Is a return statement missing"),
+        (object(), "returned a value of type object; expected a"),
+        (10**30, "returned an integer of more than 64 bits; expected a"),
         ("\x1b[2J", ""),
         ({"a": 1}, ""),
         (torch.zeros(2, 3, 5, 7, 11), ""),
@@ -76,53 +85,53 @@ def test_our_answer_passes_from_another_process(lab):
         ([[], [None]], ""),
     ],
 )
-def test_something_of_another_kind_gets_a_sentence(lab, wrong, told):
-    checks, remark = graded(lab.exercise, loop_back(lab.exercise, lambda *given: wrong))
-    assert re.search(told, remark)
+def test_wrong_result_type_is_explained(lab, wrong, remark_pattern):
+    checks, remark = grade_answer(lab.exercise, local_function(lab.exercise, lambda *args: wrong))
+    assert re.search(remark_pattern, remark)
     assert "cannot be graded" not in remark
     assert "\x1b" not in remark
     assert remark or not checks[0].passed
-    assert not Marks("", "", "", checks, remark, "", 0.0).passed
+    assert not GradeReport("", "", "", checks, remark, "", 0.0).passed
 
 
-def test_the_laws_own_word_comes_first():
+def test_errors_raised_by_grade():
     def grade(answer):
         yield Check("x", 1, "=", 1)
         if not isinstance(answer(3), float):
-            raise UserError("give a number, please")
-        raise ZeroDivisionError("a law\nthat is broken")
+            raise UserError("expected a number")
+        raise ZeroDivisionError("a bug\nin grade")
 
     exercise = Exercise("", lambda x: x / 2, grade)
-    checks, remark = graded(exercise, loop_back(exercise, lambda x: "a"))
-    assert (len(checks), remark) == (1, "give a number, please")
-    checks, remark = graded(exercise, loop_back(exercise, lambda x: x / 3))
-    assert remark == "<lambda>(x = 3) returned what cannot be graded: a law"
+    checks, remark = grade_answer(exercise, local_function(exercise, lambda x: "a"))
+    assert (len(checks), remark) == (1, "expected a number")
+    checks, remark = grade_answer(exercise, local_function(exercise, lambda x: x / 3))
+    assert remark == "the result of <lambda>(x = 3) cannot be graded: a bug"
 
 
-def test_a_wrong_shape_explains_a_failure():
+def test_wrong_shape_is_given_as_the_reason_for_a_failure():
     def grade(answer):
-        got = answer(torch.ones(3))
-        yield Check("the sum", float(got.sum()), "=", 3.0)
+        result = answer(torch.ones(3))
+        yield Check("the sum", float(result.sum()), "=", 3.0)
 
     exercise = Exercise("", lambda x: x, grade)
-    assert graded(exercise, loop_back(exercise, lambda x: x[:, None])) == (ANY, "")
-    checks, remark = graded(exercise, loop_back(exercise, lambda x: x[:, None] + x))
+    assert grade_answer(exercise, local_function(exercise, lambda x: x[:, None])) == (ANY, "")
+    checks, remark = grade_answer(exercise, local_function(exercise, lambda x: x[:, None] + x))
     assert not checks[0].passed
-    assert remark.endswith("returned a tensor [3, 3], where a tensor [3] is expected")
+    assert remark.endswith("returned a tensor [3, 3]; expected a tensor [3]")
 
 
 @every_lab
-def test_an_untouched_worksheet(lab):
-    def ask(sent, asked):
+def test_unchanged_worksheet(lab):
+    def call(encoded, description):
         raise AnswerError("NotImplementedError", "", 2, "def f():\n    raise NotImplementedError")
 
-    checks, remark = graded(lab.exercise, Answer(lab.exercise, ask))
+    checks, remark = grade_answer(lab.exercise, RemoteFunction(lab.exercise, call))
     assert checks == []
-    wanted = f"nothing written yet: fill in {lab.exercise.function} in line 2 (`raise NotImpl"
-    assert remark.startswith(wanted)
+    expected = f"not implemented yet: fill in {lab.exercise.function} in line 2 (`raise NotImpl"
+    assert remark.startswith(expected)
 
 
-# ---- what travels
+# ---- encoding
 
 
 @pytest.mark.parametrize(
@@ -132,10 +141,10 @@ def test_an_untouched_worksheet(lab):
         [1, (2, "b")],
     ],
 )
-def test_plain_values_travel(value):
-    back = decode(json.loads(json.dumps(encode(value))))
-    assert back == value
-    assert type(back) is type(value)
+def test_plain_values_round_trip(value):
+    decoded = decode(json.loads(json.dumps(encode(value))))
+    assert decoded == value
+    assert type(decoded) is type(value)
 
 
 @pytest.mark.parametrize(
@@ -151,15 +160,15 @@ def test_plain_values_travel(value):
         torch.nn.Parameter(torch.ones(2)),
     ],
 )
-def test_tensors_travel(tensor):
-    back = decode(json.loads(json.dumps(encode(tensor))))
+def test_tensors_round_trip(tensor):
+    decoded = decode(json.loads(json.dumps(encode(tensor))))
     plain = tensor.detach().to_dense()
-    assert back.dtype == plain.dtype
-    assert back.shape == plain.shape
-    assert torch.equal(back, plain.resolve_conj())
+    assert decoded.dtype == plain.dtype
+    assert decoded.shape == plain.shape
+    assert torch.equal(decoded, plain.resolve_conj())
 
 
-def test_arrays_travel_as_tensors():
+def test_arrays_are_decoded_as_tensors():
     assert torch.equal(decode(encode(np.arange(3.0))), torch.arange(3.0, dtype=torch.float64))
     assert decode(encode(np.float64(2.5))) == 2.5
     assert decode(encode(np.int64(2))) == 2
@@ -184,20 +193,20 @@ def test_arrays_travel_as_tensors():
         ["tensor", ["float64", [0, 2**70], ""]],
         ["tensor", ["float64", [1], "not base64!!"]],
         ["tensor", ["object", [1], "AAAAAAAAAAA="]],
-        ["list", [["list", [["foreign", 3]]]]],
+        ["list", [["list", [["unsupported", 3]]]]],
     ],
 )
-def test_what_was_not_encoded_is_refused(forged):
+def test_decode_rejects_invalid_data(forged):
     with pytest.raises(ValueError, match=r"not|base64|could not|Invalid|Only"):
         decode(forged)
 
 
-def test_messages_have_a_largest_size_and_an_end():
+def test_messages_are_limited_in_size_and_time():
     ours, theirs = socket.socketpair()
     with ours, theirs:
         send(theirs, {"answer": 3})
         assert receive(ours, time.monotonic() + 5) == {"answer": 3}
-        with pytest.raises(ValueError, match="more than the 4 MiB"):
+        with pytest.raises(ValueError, match="at most 4 MiB"):
             send(theirs, {"answer": "x" * (5 << 20)})
         with pytest.raises(TimeoutError):
             receive(ours, time.monotonic() + 0.01)
@@ -205,71 +214,71 @@ def test_messages_have_a_largest_size_and_an_end():
         with pytest.raises(ValueError, match="too large"):
             receive(ours, time.monotonic() + 5)
         theirs.sendall(struct.pack("!Q", 3) + b"[1]")
-        with pytest.raises(ValueError, match="no table"):
+        with pytest.raises(ValueError, match="not a JSON object"):
             receive(ours, time.monotonic() + 5)
         theirs.close()
         with pytest.raises(EOFError):
             receive(ours)
 
 
-def test_answers_come_in_our_precision():
+def test_results_are_cast_to_the_type_of_the_solution():
     double = torch.zeros(3, dtype=torch.float64)
-    assert fitted(torch.ones(3), double).dtype == torch.float64
-    assert fitted(torch.ones(3, dtype=torch.int64), double).dtype == torch.float64
-    assert fitted(torch.ones(3, 1), double).shape == (3, 1)  # the law decides about shapes
-    assert fitted(torch.tensor([2.5]), 1.0) == 2.5
-    assert fitted(2, torch.tensor(1.0)).dtype == torch.float32
-    assert fitted([1, 2], (3.0, 4.0)) == (1, 2)
-    assert fitted((1, 2, 5), [3.0]) == (1, 2, 5)
-    assert fitted("a", 1.0) == "a"
-    assert fitted({"a": torch.tensor(1)}, {"a": 2}) == {"a": 1}
+    assert cast_like(torch.ones(3), double).dtype == torch.float64
+    assert cast_like(torch.ones(3, dtype=torch.int64), double).dtype == torch.float64
+    assert cast_like(torch.ones(3, 1), double).shape == (3, 1)  # shapes are left to `grade`
+    assert cast_like(torch.tensor([2.5]), 1.0) == 2.5
+    assert cast_like(2, torch.tensor(1.0)).dtype == torch.float32
+    assert cast_like([1, 2], (3.0, 4.0)) == (1, 2)
+    assert cast_like((1, 2, 5), [3.0]) == (1, 2, 5)
+    assert cast_like("a", 1.0) == "a"
+    assert cast_like({"a": torch.tensor(1)}, {"a": 2}) == {"a": 1}
 
 
-def test_kinds_in_words():
-    assert kind(torch.ones(2, 3)) == "a tensor [2, 3]"
-    assert kind(torch.ones(2, dtype=torch.bool)) == "a tensor [2] of truth values"
-    assert kind(torch.ones(2, dtype=torch.int32)) == "a tensor [2] of whole numbers"
-    assert kind(torch.tensor([math.nan])) == "a tensor [1] with nan or infinity in it"
-    assert kind((1, 2.0, "a")) == "a tuple of 3 (a number, a string)"
-    assert kind(math.nan) == "nan"
+def test_types_in_words():
+    assert describe_type(torch.ones(2, 3)) == "a tensor [2, 3]"
+    assert describe_type(torch.ones(2, dtype=torch.bool)) == "a tensor [2] of booleans"
+    assert describe_type(torch.ones(2, dtype=torch.int32)) == "a tensor [2] of integers"
+    assert describe_type(torch.tensor([math.nan])) == "a tensor [1] with NaN or infinity"
+    assert describe_type((1, 2.0, "a")) == "a tuple of 3 (a number, a string)"
+    assert describe_type(math.nan) == "nan"
 
 
-def test_marks_are_plain_json():
-    marks = Marks("a", "f", "a.py", [Check("x", math.nan, "=", 1.0)], "", "", 0.1)
-    document = json.loads(json.dumps(marks.document, allow_nan=False))
+def test_report_is_valid_json():
+    report = GradeReport("a", "f", "a.py", [Check("x", math.nan, "=", 1.0)], "", "", 0.1)
+    document = json.loads(json.dumps(report.to_dict(), allow_nan=False))
     assert document["passed"] is False
     assert document["checks"][0]["measured"] == "nan"
 
 
-def test_terminals_are_left_alone():
+def test_control_characters_are_replaced():
     assert sanitize("a\x1b[31m\tb\n") == "a\N{REPLACEMENT CHARACTER}[31m\tb\n"
 
 
-# ---- files, each in a process of its own
+# ---- answer files, each in its own sandbox
 
 
 @pytest.fixture
 def answer(tmp_path):
-    """An answer to copying, from the body of its function; checked with little time."""
+    """Grade an answer to copying, given the body of its function."""
 
-    def checked(body, seconds=10.0, before="import os, sys, torch"):
+    def grade(body, seconds=10.0, header="import os, sys, torch"):
         path = tmp_path / "copying.py"
         lines = "\n".join("    " + line for line in body.strip().splitlines())
-        path.write_text(f"{before}\ndef query(keys, j, beta):\n{lines}\n")
-        return check(LABS["copying"], path, seconds)
+        path.write_text(f"{header}\ndef query(keys, j, beta):\n{lines}\n")
+        return check_answer(LABS["copying"], path, seconds)
 
-    return checked
+    return grade
 
 
-def test_a_right_answer(answer):
-    marks = answer("print('asked for', j)\nreturn (beta * keys[j]).float()")
-    assert marks.passed, marks
-    assert marks.printed == "asked for 0\nasked for 3\nasked for 10\n"
+def test_correct_answer(answer):
+    report = answer("print('called with', j)\nreturn (beta * keys[j]).float()")
+    assert report.passed, report
+    assert report.printed == "called with 0\ncalled with 3\ncalled with 10\n"
 
 
 FORBIDDEN = """
 import ctypes, multiprocessing, shutil, socket, subprocess, tempfile
-tries = {
+attempts = {
     "fork": lambda: os.fork(),
     "system": lambda: os.system("true"),
     "exec": lambda: os.execv("/bin/true", ["true"]),
@@ -289,50 +298,53 @@ tries = {
     "library": lambda: ctypes.CDLL(None),
     "symbol": lambda: ctypes.pythonapi.Py_Exit,
 }
-for name, attempt in tries.items():
+for name, attempt in attempts.items():
     try:
         attempt()
         print("DONE", name)
     except OSError:
-        print("refused", name)
+        print("forbidden", name)
 os.environ.clear()
 sys.exit()
 """
 
 
-def test_what_an_answer_may_not_do(answer, tmp_path, monkeypatch):
+def test_forbidden_operations(answer, tmp_path, monkeypatch):
     victim = tmp_path / "mine" / "precious"
     victim.parent.mkdir()
-    victim.write_text("kept")
+    victim.write_text("unchanged")
     monkeypatch.setenv("SECRET", "word")
-    before = f"import os, sys, torch\nVICTIM = {str(victim)!r}\nassert 'SECRET' not in os.environ"
-    marks = answer(FORBIDDEN, before=before)
-    assert victim.read_text() == "kept"
-    said = marks.printed.splitlines()
-    assert len(said) == 18
-    assert all(line.startswith("refused") for line in said), said
-    assert "SystemExit" in marks.remark  # an answer that leaves is an answer that failed
+    header = f"import os, sys, torch\nVICTIM = {str(victim)!r}\nassert 'SECRET' not in os.environ"
+    report = answer(FORBIDDEN, header=header)
+    assert victim.read_text() == "unchanged"
+    lines = report.printed.splitlines()
+    assert len(lines) == 18
+    assert all(line.startswith("forbidden") for line in lines), lines
+    assert "SystemExit" in report.remark  # an answer that exits has failed
 
 
 ENDINGS = {
-    "endless": ("print('here', flush=True)\nwhile True: pass", "time is up: .*It printed:\nhere"),
-    "left": ("os._exit(0)", r"its process left with code 0 when it was asked for query\(keys"),
-    "crashed": ("import ctypes\nctypes.string_at(0)", "its process was ended by SIGSEGV"),
-    "closed": ("os.closerange(3, 99)\nwhile True: pass", "closed its channel to the checker"),
+    "endless": (
+        "print('here', flush=True)\nwhile True: pass",
+        "exceeded the time limit of 1 s .*It printed:\nhere",
+    ),
+    "exited": ("os._exit(0)", r"its process exited with code 0 while calling query\(keys"),
+    "crashed": ("import ctypes\nctypes.string_at(0)", "its process was killed by SIGSEGV"),
+    "closed": ("os.closerange(3, 99)\nwhile True: pass", "closed its socket to the checker"),
     "forged": (
         "for number in range(3, 99):\n"
         "    try: os.write(number, bytes(5) + bytes([1, 0, 0]) + b'[' * 65536)\n"
         "    except OSError: pass",
-        "it wrote to the checker's own channel",
+        "it wrote to the checker's socket",
     ),
 }
 
 
 @pytest.mark.parametrize("body", ENDINGS.values(), ids=ENDINGS.keys())
-def test_no_answer_outlives_its_checker(answer, body, monkeypatch):
+def test_worker_process_is_always_killed(answer, body, monkeypatch):
     started = []
-    entered = Sandbox.__enter__
-    monkeypatch.setattr(Sandbox, "__enter__", lambda self: started.append(self) or entered(self))
+    enter = Sandbox.__enter__
+    monkeypatch.setattr(Sandbox, "__enter__", lambda self: started.append(self) or enter(self))
     with pytest.raises(UserError, match=f"(?s){body[1]}"):
         answer(body[0], seconds=1)
     process = started[0]._process
@@ -341,11 +353,11 @@ def test_no_answer_outlives_its_checker(answer, body, monkeypatch):
         os.killpg(process.pid, signal.SIGTERM)  # the group is gone
 
 
-def test_an_answer_that_prints_without_end(answer):
-    marks = answer("while True: print('x' * 99)")
-    assert "it printed more than 1 MiB" in marks.remark
-    assert len(marks.printed) < 3000
-    assert "bytes more" in marks.printed
+def test_answer_that_prints_without_end(answer):
+    report = answer("while True: print('x' * 99)")
+    assert "it printed more than 1 MiB" in report.remark
+    assert len(report.printed) < 3000
+    assert "more bytes" in report.printed
 
 
 DEEP = """
@@ -356,40 +368,42 @@ return [torch.empty(10**9) for _ in range(9)]
 """
 
 
-def test_a_recursion_without_end_and_all_of_the_memory(answer):
-    marks = answer(DEEP)
-    assert marks.printed == "too deep\n"
-    assert "can't allocate memory" in marks.remark
+def test_infinite_recursion_and_memory_limit(answer):
+    report = answer(DEEP)
+    assert report.printed == "too deep\n"
+    assert "can't allocate memory" in report.remark
 
 
-def test_checks_cannot_be_forged_from_inside(answer):
-    marks = answer(
+def test_checks_cannot_be_forged_by_an_answer(answer):
+    report = answer(
         "import regard.labs.lab\n"
         "regard.labs.lab.Check.passed = property(lambda check: True)\n"
         "return keys[0]"
     )
-    assert not marks.passed
-    assert sum(check.passed for check in marks.checks) == 2  # where j is 0 and beta is 1
+    assert not report.passed
+    assert sum(check.passed for check in report.checks) == 2  # where j is 0 and beta is 1
 
 
-class Near(Sandbox):
-    """A reader's file that answers in this process: quick, for files that do no harm."""
+class LocalSandbox(Sandbox):
+    """Runs an answer file in this process: faster, for files that do no harm."""
 
-    def _say(self, message, doing):
+    def _request(self, message, action):
         file = str(self.path)
         if "source" in message:
-            self.written, told = sandbox_worker._load(message["source"], file, message["function"])
-            return told
+            self.function, reply = sandbox_worker._load_function(
+                message["source"], file, message["function"]
+            )
+            return reply
         try:
-            return {"answer": encode(self.written(*decode(message["call"])))}
+            return {"answer": encode(self.function(*decode(message["call"])))}
         except Exception as error:
-            return sandbox_worker._trouble(error, file)
+            return sandbox_worker._describe_error(error, file)
 
 
 @pytest.fixture
-def near(tmp_path, monkeypatch):
-    monkeypatch.setitem(sys.modules, "worksheet", None)  # put back afterwards
-    return lambda source: Near(tmp_path / "a.py", source, 1.0)
+def local_sandbox(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "worksheet", None)  # restored afterwards
+    return lambda source: LocalSandbox(tmp_path / "a.py", source, 1.0)
 
 
 MISTAKES = {
@@ -397,17 +411,17 @@ MISTAKES = {
         "def qery(): pass",
         'has no function "query". Did you mean "qery"\\? It has: qery',
     ),
-    "nothing": ("query = 3", 'has no function "query". It has: none'),
+    "not a function": ("query = 3", 'has no function "query". It has: none'),
     "syntax": ("\n\ndef query(:", "a.py, line 3: SyntaxError: invalid syntax\n  def query"),
-    "an import": ("import nosuch", "line 1: ModuleNotFoundError: No module named 'nosuch'"),
-    "an end": ("import sys\nsys.exit(3)", "line 2: SystemExit: 3"),
+    "import": ("import nosuch", "line 1: ModuleNotFoundError: No module named 'nosuch'"),
+    "exit": ("import sys\nsys.exit(3)", "line 2: SystemExit: 3"),
 }
 
 
-@pytest.mark.parametrize(("text", "told"), MISTAKES.values(), ids=MISTAKES.keys())
-def test_a_file_that_cannot_be_asked(near, text, told):
-    with pytest.raises(UserError, match=told):
-        near(text).load("query")
+@pytest.mark.parametrize(("text", "message"), MISTAKES.values(), ids=MISTAKES.keys())
+def test_file_that_cannot_be_loaded(local_sandbox, text, message):
+    with pytest.raises(UserError, match=message):
+        local_sandbox(text).load("query")
 
 
 RAISING = """
@@ -422,11 +436,11 @@ def helper(row):
 """
 
 
-def test_an_exception_is_told_with_its_line(near):
-    asking = near(RAISING)
-    asking.load("query")
+def test_exception_is_reported_with_its_line(local_sandbox):
+    sandbox = local_sandbox(RAISING)
+    sandbox.load("query")
     exercise = LABS["copying"].exercise
-    checks, remark = graded(exercise, Answer(exercise, asking.ask))
+    checks, remark = grade_answer(exercise, RemoteFunction(exercise, sandbox.call))
     assert checks == []
     assert remark == (
         "query(keys = a tensor [2, 3], j = 0, beta = 1) failed in line 9 (`return [][row]`): "
@@ -434,39 +448,41 @@ def test_an_exception_is_told_with_its_line(near):
     )
 
 
-def test_words_that_cannot_be_said(near):
-    silent = "class E(Exception):\n    def __str__(self): raise E\ndef query(*_): raise E"
-    asking = near(silent)
-    asking.load("query")
+def test_exception_whose_str_raises(local_sandbox):
+    source = "class E(Exception):\n    def __str__(self): raise E\ndef query(*_): raise E"
+    sandbox = local_sandbox(source)
+    sandbox.load("query")
     with pytest.raises(AnswerError) as raised:
-        asking.ask(encode(()), "query()")
+        sandbox.call(encode(()), "query()")
     assert (str(raised.value), raised.value.line) == ("E", 3)
 
 
-def test_a_file_that_cannot_be_read(tmp_path):
-    with pytest.raises(UserError, match=r"there is no file .*--worksheet DIR writes one"):
-        read(tmp_path / "nosuch.py")
+def test_file_that_cannot_be_read(tmp_path):
+    with pytest.raises(
+        UserError, match=r"there is no file .*--worksheet DIR writes a starter file"
+    ):
+        read_answer(tmp_path / "nosuch.py")
     with pytest.raises(UserError, match="cannot be read: Is a directory"):
-        read(tmp_path)
+        read_answer(tmp_path)
     (tmp_path / "a.py").write_bytes(b"\xff")
     with pytest.raises(UserError, match="is not valid UTF-8"):
-        read(tmp_path / "a.py")
+        read_answer(tmp_path / "a.py")
     (tmp_path / "a.py").write_text("#" * ((1 << 20) + 1))
-    with pytest.raises(UserError, match="more than 1 MiB"):
-        read(tmp_path / "a.py")
+    with pytest.raises(UserError, match="at most 1 MiB"):
+        read_answer(tmp_path / "a.py")
 
 
 @pytest.mark.parametrize("seconds", [0, -1, math.inf, math.nan])
-def test_a_limit_is_a_limit(seconds, tmp_path):
-    with pytest.raises(UserError, match="--limit is a number of seconds above 0"):
-        check(LABS["copying"], tmp_path / "a.py", seconds)
+def test_limit_must_be_positive_and_finite(seconds, tmp_path):
+    with pytest.raises(UserError, match="--limit must be a positive number of seconds"):
+        check_answer(LABS["copying"], tmp_path / "a.py", seconds)
 
 
-def test_no_worksheet_is_overwritten(tmp_path):
-    path = write(LABS["copying"], tmp_path)
+def test_existing_worksheet_is_not_overwritten(tmp_path):
+    path = write_worksheet(LABS["copying"], tmp_path)
     path.write_text("my work")
-    with pytest.raises(UserError, match="is there already, perhaps with your work in it"):
-        write(LABS["copying"], tmp_path)
+    with pytest.raises(UserError, match="already exists and may contain your work"):
+        write_worksheet(LABS["copying"], tmp_path)
     assert path.read_text() == "my work"
     with pytest.raises(UserError, match="cannot be written"):
-        write(LABS["copying"], path)
+        write_worksheet(LABS["copying"], path)

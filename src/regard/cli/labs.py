@@ -1,4 +1,4 @@
-"""`regard lab`: claims about attention, run, drawn, and written by the reader."""
+"""`regard lab`: run claims about attention, plot them, and grade worksheet answers."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -15,15 +15,15 @@ from regard.cli.common import AsJson, app, err, out, say_json
 from regard.errors import UserError, join_names, suggest
 
 if TYPE_CHECKING:
-    from regard.labs import Lab, Result
-    from regard.labs.worksheet import Marks
+    from regard.labs import Check, Lab, Result
+    from regard.labs.worksheet import GradeReport
 
 
 @app.command("lab")
 def lab(
     names: Annotated[
         list[str] | None,
-        typer.Argument(metavar="[NAME...]", help="Labs to run; without one: list them."),
+        typer.Argument(metavar="[NAME...]", help="Labs to run; without names, list them."),
     ] = None,
     everything: Annotated[bool, typer.Option("--all", help="Run every lab.")] = False,
     settings: Annotated[
@@ -31,70 +31,67 @@ def lab(
         typer.Option(
             "--set",
             metavar="NAME=VALUE",
-            help="Turn a parameter of every lab named, as in beta=8; copying.beta=8 of one. May be repeated.",
+            help="Set a parameter of every selected lab, as in beta=8, or of one, as in copying.beta=8. "
+            "May be repeated.",
         ),
     ] = None,
-    seed: Annotated[int, typer.Option(help="Where the random numbers begin.")] = 0,
+    seed: Annotated[int, typer.Option(help="Random seed.")] = 0,
     quick: Annotated[
-        bool, typer.Option("--quick", help="The short form of labs that train models.")
+        bool, typer.Option("--quick", help="Use a shorter run of labs that train or time models.")
     ] = False,
     plots: Annotated[
         Path | None,
         typer.Option(
             metavar="DIR",
-            help="Write NAME.png and NAME-dark.png, and labs.md to read them with.",
+            help="Write NAME.png, NAME-dark.png and a report, labs.md.",
             show_default=False,
         ),
     ] = None,
-    parameters: Annotated[
-        bool, typer.Option("--parameters", help="Say what can be turned.")
-    ] = False,
+    parameters: Annotated[bool, typer.Option("--parameters", help="List the parameters.")] = False,
     worksheet: Annotated[
         Path | None,
         typer.Option(
-            metavar="DIR", help="Write NAME.py, a function to fill in.", show_default=False
+            metavar="DIR", help="Write NAME.py, a function to implement.", show_default=False
         ),
     ] = None,
     check: Annotated[
         Path | None,
-        typer.Option(
-            metavar="FILE", help="Hold a filled-in worksheet against the law.", show_default=False
-        ),
+        typer.Option(metavar="FILE", help="Grade a completed worksheet.", show_default=False),
     ] = None,
-    limit: Annotated[float, typer.Option(help="Seconds that an answer may take.")] = 20.0,
+    limit: Annotated[float, typer.Option(help="Time limit for --check, in seconds.")] = 20.0,
     as_json: AsJson = False,
 ) -> None:
-    """Run claims about attention: what is claimed, why, what was measured, and whether it holds."""
+    """Run claims about attention: claim, derivation, measurement and verdict."""
     if sum((parameters, worksheet is not None, check is not None)) > 1:
         raise UserError(
-            "--parameters, --worksheet and --check each ask for something else: give one"
+            "--parameters, --worksheet and --check exclude each other: give one of them"
         )
-    chosen = choose(names or [], everything)
-    given = {"--set": settings, "--quick": quick, "--plots": plots}
-    unread = [name for name, value in given.items() if value]
-    if unread and (parameters or worksheet or check or not chosen):
+    selected = select_labs(names or [], everything)
+    run_options = {"--set": settings, "--quick": quick, "--plots": plots}
+    given = [name for name, value in run_options.items() if value]
+    if given and (parameters or worksheet or check or not selected):
         raise UserError(
-            f"{unread[0]} is for a lab that is run: name one or give --all, and ask for nothing else"
+            f"{given[0]} needs a lab to run: name one or give --all, without --parameters, --worksheet "
+            "and --check"
         )
     if check:
-        marks(chosen, check, limit, as_json)
+        grade_answer(selected, check, limit, as_json)
     elif worksheet:
-        worksheets(chosen, worksheet, as_json)
+        write_worksheets(selected, worksheet, as_json)
     elif parameters:
-        print_parameters(chosen or choose([], True), as_json)
-    elif chosen:
-        turned = turn(chosen, settings or [], quick)
-        run(chosen, turned, seed, plots, as_json)
+        print_parameters(selected or select_labs([], True), as_json)
+    elif selected:
+        run_labs(selected, parse_settings(selected, settings or [], quick), seed, plots, as_json)
     else:
-        catalogue(as_json)
+        list_labs(as_json)
 
 
-def choose(names: Sequence[str], everything: bool) -> "list[Lab]":
-    """The labs that a user named."""
+def select_labs(names: Sequence[str], everything: bool) -> "list[Lab]":
+    """The labs with these names, or all of them."""
     from regard.labs import LABS
 
     if names and everything:
-        raise UserError("name labs, or give --all: not both")
+        raise UserError("name labs or give --all, not both")
     for name in names:
         if name not in LABS:
             raise UserError(
@@ -103,150 +100,152 @@ def choose(names: Sequence[str], everything: bool) -> "list[Lab]":
     return [LABS[name] for name in (LABS if everything else dict.fromkeys(names))]
 
 
-def catalogue(as_json: bool) -> None:
+def list_labs(as_json: bool) -> None:
     from regard.labs import LABS
 
     if as_json:
         say_json({"labs": [{"name": lab.name, "claim": lab.claim} for lab in LABS.values()]})
         return
-    show_rows(["lab", "claim"], [(lab.name, lab.claim) for lab in LABS.values()])
+    print_table(["lab", "claim"], [(lab.name, lab.claim) for lab in LABS.values()])
 
 
-def turn(labs: "Sequence[Lab]", settings: Iterable[str], quick: bool) -> list[dict[str, Any]]:
-    """The parameters of each lab, all checked before the first one runs."""
-    turned: dict[str, dict[str, Any]] = {lab.name: dict(lab.quick) if quick else {} for lab in labs}
+def parse_settings(
+    labs: "Sequence[Lab]", settings: Iterable[str], quick: bool
+) -> list[dict[str, Any]]:
+    """The parameters of each lab, validated for all labs before the first one runs."""
+    by_lab: dict[str, dict[str, Any]] = {lab.name: dict(lab.quick) if quick else {} for lab in labs}
     for setting in settings:
         match presets.parse_setting(setting):
             case [parameter], value:
-                for each in turned.values():
-                    each[parameter] = value
-            case [name, parameter], value if name in turned:
-                turned[name][parameter] = value
+                for parameters in by_lab.values():
+                    parameters[parameter] = value
+            case [name, parameter], value if name in by_lab:
+                by_lab[name][parameter] = value
             case path, _:
                 raise UserError(
-                    f"--set {'.'.join(path)}: no such lab is run; write parameter=value or "
-                    f"lab.parameter=value. Labs here: {join_names(turned)}"
+                    f"--set {'.'.join(path)}: this lab is not selected; write parameter=value or "
+                    f"lab.parameter=value. Selected: {join_names(by_lab)}"
                 )
     for lab in labs:
         try:
-            lab.checked(turned[lab.name])
+            lab.validate_parameters(by_lab[lab.name])
         except UserError as error:
-            several = f". For one of several labs write {lab.name}.parameter=value" * (
-                len(labs) > 1
-            )
-            raise UserError(f"{error}{several}") from None
-    return list(turned.values())
+            advice = f". To set it for one lab, write {lab.name}.parameter=value" * (len(labs) > 1)
+            raise UserError(f"{error}{advice}") from None
+    return list(by_lab.values())
 
 
-def run(
+def run_labs(
     labs: "Sequence[Lab]",
-    turned: Sequence[dict[str, Any]],
+    settings: Sequence[dict[str, Any]],
     seed: int,
     plots: Path | None,
     as_json: bool,
 ) -> None:
-    """Run labs one after the other; exit code 1 if a claim does not hold."""
+    """Run labs one after another; exit code 1 if a claim fails."""
     results: list[Result] = []
     documents = []
-    for number, (lab, params) in enumerate(zip(labs, turned, strict=True), start=1):
-        with waiting(f"[{number}/{len(labs)}] {lab.name}", shown=len(labs) > 1 or bool(lab.quick)):
-            result = lab.run(seed, **params)
-            written = draw(lab, result, plots) if plots else []
+    for number, (lab, parameters) in enumerate(zip(labs, settings, strict=True), start=1):
+        status = f"[{number}/{len(labs)}] {lab.name}"
+        with show_status(status, enabled=len(labs) > 1 or bool(lab.quick)):
+            result = lab.run(seed, **parameters)
+            written = save_plots(lab, result, plots) if plots else []
         results.append(result)
-        documents.append(result.document | ({"plots": written} if plots else {}))
+        documents.append(result.to_dict() | ({"plots": written} if plots else {}))
         if not as_json:
-            show(lab, result)
+            print_result(lab, result)
             typer.echo("".join(f"written: {path}\n" for path in written))
     if plots:
-        from regard.labs.report import NAME, page
+        from regard.labs.report import FILE_NAME, render_report
 
-        files.write(plots / NAME, page(list(zip(labs, results, strict=True))))
+        files.write(plots / FILE_NAME, render_report(list(zip(labs, results, strict=True))))
     passed = all(result.passed for result in results)
     if as_json:
         say_json(documents[0] if len(labs) == 1 else {"labs": documents, "passed": passed})
     elif len(labs) > 1:
-        summary(results)
+        print_summary(results)
     if not passed:
         raise typer.Exit(1)
 
 
 @contextmanager
-def waiting(what: str, shown: bool) -> Iterator[None]:
-    """A sign of life: on a terminal while it lasts, elsewhere a line."""
-    if not shown:
+def show_status(text: str, enabled: bool) -> Iterator[None]:
+    """Show a spinner on a terminal while the body runs; elsewhere print one line."""
+    if not enabled:
         yield
     elif err.is_terminal:
-        with err.status(Text(what)):
+        with err.status(Text(text)):
             yield
     else:
-        err.print(what, markup=False, highlight=False)
+        err.print(text, markup=False, highlight=False)
         yield
 
 
-def draw(lab: "Lab", result: "Result", folder: Path) -> list[str]:
+def save_plots(lab: "Lab", result: "Result", folder: Path) -> list[str]:
     from regard.diagrams import save
 
-    places = {"light": folder / f"{lab.name}.png", "dark": folder / f"{lab.name}-dark.png"}
-    for theme, place in places.items():
-        save(lab.plot(result, theme), place)
-    return [str(place) for place in places.values()]
+    paths = {"light": folder / f"{lab.name}.png", "dark": folder / f"{lab.name}-dark.png"}
+    for theme, path in paths.items():
+        save(lab.plot(result, theme), path)
+    return [str(path) for path in paths.values()]
 
 
-def show(lab: "Lab", result: "Result") -> None:
-    say(f"{lab.name}: {lab.claim}", "bold")
-    say(f"\n{lab.derivation.strip()}\n")
-    show_rows(result.table.columns, result.table.rows)
-    params = "".join(f"{name} = {value}, " for name, value in result.parameters.items())
+def print_result(lab: "Lab", result: "Result") -> None:
+    print_text(f"{lab.name}: {lab.claim}", "bold")
+    print_text(f"\n{lab.derivation.strip()}\n")
+    print_table(result.table.columns, result.table.rows)
+    parameters = "".join(f"{name} = {value}, " for name, value in result.parameters.items())
     notes = "".join(f"\n{note}" for note in result.notes)
-    say(f"{notes}\n{params}seed = {result.seed}", "dim")
-    for one in result.checks:
-        say(one.message, mark=one.passed)
-    verdict = "the claim holds" if result.passed else "THE CLAIM DOES NOT HOLD"
-    say(f"{lab.name}: {verdict} ({took(result.seconds)})", "green" if result.passed else "red")
+    print_text(f"{notes}\n{parameters}seed = {result.seed}", "dim")
+    for check in result.checks:
+        print_text(check.message, passed=check.passed)
+    verdict = "the claim holds" if result.passed else "THE CLAIM FAILS"
+    style = "green" if result.passed else "red"
+    print_text(f"{lab.name}: {verdict} ({format_seconds(result.seconds)})", style)
 
 
-def summary(results: "Sequence[Result]") -> None:
+def print_summary(results: "Sequence[Result]") -> None:
     rows = [
-        (one.name, "pass" if one.passed else "FAIL", took(one.seconds), held(one))
-        for one in results
+        (
+            result.name,
+            "pass" if result.passed else "FAIL",
+            format_seconds(result.seconds),
+            count_passed(result.checks),
+        )
+        for result in results
     ]
-    show_rows(["lab", "verdict", "time", "checks"], rows)
-    passed, spent = sum(one.passed for one in results), sum(one.seconds for one in results)
-    say(f"{passed} of {len(results)} claims hold ({took(spent)})", "bold")
+    print_table(["lab", "verdict", "time", "checks"], rows)
+    passed = sum(result.passed for result in results)
+    seconds = sum(result.seconds for result in results)
+    print_text(f"{passed} of {len(results)} claims hold ({format_seconds(seconds)})", "bold")
 
 
-def took(seconds: float) -> str:
+def format_seconds(seconds: float) -> str:
     return f"{seconds:.2g} s" if seconds < 10 else f"{seconds:.0f} s"
 
 
-def held(result: "Result") -> str:
-    return f"{sum(one.passed for one in result.checks)} of {len(result.checks)}"
+def count_passed(checks: "Sequence[Check]") -> str:
+    return f"{sum(check.passed for check in checks)} of {len(checks)}"
 
 
 def print_parameters(labs: "Sequence[Lab]", as_json: bool) -> None:
-    told = {lab.name: list(describe_parameters(lab)) for lab in labs}
+    by_lab = {lab.name: list(describe_parameters(lab)) for lab in labs}
     if as_json:
-        say_json(
-            {
-                "labs": [
-                    {"name": name, "parameters": parameters} for name, parameters in told.items()
-                ]
-            }
-        )
+        say_json({"labs": [{"name": name, "parameters": rows} for name, rows in by_lab.items()]})
         return
-    for name, parameters in told.items():
+    for name, parameters in by_lab.items():
         if parameters:
-            say(name, "bold")
-            show_rows(
-                ["parameter", "default", "range", "what it is"],
-                [list(one.values()) for one in parameters],
+            print_text(name, "bold")
+            print_table(
+                ["parameter", "default", "range", "description"],
+                [list(parameter.values()) for parameter in parameters],
             )
         else:
-            say(f"{name}: nothing to turn")
+            print_text(f"{name}: no parameters")
 
 
 def describe_parameters(lab: "Lab") -> Iterator[dict[str, Any]]:
-    """Each parameter with its default, its range in words, and its line."""
+    """Name, default, range in words and description of each parameter."""
     for name, field in lab.parameters.model_json_schema().get("properties", {}).items():
         bounds = {
             "from": field.get("minimum"),
@@ -254,86 +253,85 @@ def describe_parameters(lab: "Lab") -> Iterator[dict[str, Any]]:
             "to": field.get("maximum"),
             "below": field.get("exclusiveMaximum"),
         }
-        words = [f"{word} {end:.12g}" for word, end in bounds.items() if end is not None]
+        parts = [f"{word} {bound:.12g}" for word, bound in bounds.items() if bound is not None]
         yield {
             "name": name,
             "default": field["default"],
-            "range": " ".join(words) or join_names(map(str, field.get("enum", ()))),
-            "what": field.get("description", ""),
+            "range": " ".join(parts) or join_names(map(str, field.get("enum", ()))),
+            "description": field.get("description", ""),
         }
 
 
-def worksheets(labs: "Sequence[Lab]", folder: Path, as_json: bool) -> None:
-    from regard.labs.worksheet import place, write
+def write_worksheets(labs: "Sequence[Lab]", folder: Path, as_json: bool) -> None:
+    from regard.labs.worksheet import worksheet_path, write_worksheet
 
     if not labs:
         raise UserError("--worksheet needs a lab: regard lab NAME --worksheet DIR")
     for lab in labs:
-        place(lab, folder)  # all or none
-    written = {lab.name: str(write(lab, folder)) for lab in labs}
+        worksheet_path(lab, folder)  # write all or none
+    written = {lab.name: str(write_worksheet(lab, folder)) for lab in labs}
     if as_json:
         say_json({"worksheets": written})
         return
     for name, path in written.items():
-        typer.echo(f"{path}\n  when it is filled in: regard lab {name} --check {path}")
+        typer.echo(f"{path}\n  to check your answer: regard lab {name} --check {path}")
 
 
-def marks(labs: "Sequence[Lab]", file: Path, limit: float, as_json: bool) -> None:
-    """Grade one answer; exit code 1 if a property fails."""
-    from regard.labs.worksheet import check
+def grade_answer(labs: "Sequence[Lab]", file: Path, limit: float, as_json: bool) -> None:
+    """Grade one answer; exit code 1 if a check fails."""
+    from regard.labs.worksheet import check_answer
 
     if len(labs) != 1:
         raise UserError("--check grades the answer to one lab: regard lab NAME --check FILE")
-    found = check(labs[0], file, limit)
+    report = check_answer(labs[0], file, limit)
     if as_json:
-        say_json(found.document)
+        say_json(report.to_dict())
     else:
-        show_marks(found)
-    if not found.passed:
+        print_grade(report)
+    if not report.passed:
         raise typer.Exit(1)
 
 
-def show_marks(found: "Marks") -> None:
-    """What held; what did not, with what came out, what the law says, and what that hint."""
-    if found.printed:
-        say(f"your file printed:\n{found.printed.rstrip()}\n", "dim")
-    from regard.labs.lab import shown
+def print_grade(report: "GradeReport") -> None:
+    """Every check; a failed one with the measured and the expected value, and each hint once."""
+    from regard.labs.lab import format_number
 
-    taught = set()
-    for one in found.checks:
-        say(one.name, mark=one.passed)
-        if not one.passed:
-            lesson = f"\n{one.hint}" if one.hint not in taught else ""
-            say(
-                f"came out: {shown(one.measured)}; the law says: {one.requirement}{lesson}",
-                indent=6,
-            )
-            taught.add(one.hint)
-    if found.remark:
-        say(found.remark, mark=False)
-    share = f"{sum(one.passed for one in found.checks)} of {len(found.checks)} checks pass"
-    if found.passed:
-        say(f"{found.function} obeys the law: {share}", "green")
+    if report.printed:
+        print_text(f"your file printed:\n{report.printed.rstrip()}\n", "dim")
+    hints = set()
+    for check in report.checks:
+        print_text(check.name, passed=check.passed)
+        if not check.passed:
+            hint = f"\n{check.hint}" if check.hint not in hints else ""
+            measured = format_number(check.measured)
+            print_text(f"got {measured}; expected {check.requirement}{hint}", indent=6)
+            hints.add(check.hint)
+    if report.remark:
+        print_text(report.remark, passed=False)
+    checks = f"{count_passed(report.checks)} checks pass"
+    if report.passed:
+        print_text(f"{report.function} is correct: {checks}", "green")
     else:
-        say(f"{found.function} is not there yet" + f": {share}" * bool(found.checks), "red")
+        failed = f"{report.function} is not correct yet"
+        print_text(failed + f": {checks}" * bool(report.checks), "red")
 
 
-def show_rows(heads: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
-    """A small table; numbers to six digits, on the right."""
+def print_table(columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
+    """Print a small table; numbers to six digits, right-aligned."""
     table = Table(box=None, header_style="bold", pad_edge=False)
     body = [list(row) for row in rows]
-    for column, head in enumerate(heads):
-        number = all(type(row[column]) in (int, float) for row in body)  # a bool is neither
-        table.add_column(Text(head), justify="right" if number else "left", no_wrap=column == 0)
+    for i, column in enumerate(columns):
+        number = all(type(row[i]) in (int, float) for row in body)  # not bool, a subclass of int
+        table.add_column(Text(column), justify="right" if number else "left", no_wrap=i == 0)
     for row in body:
         cells = (f"{cell:.6g}" if isinstance(cell, float) else str(cell) for cell in row)
         table.add_row(*map(Text, cells))
-    wide = out if out.is_terminal else Console(width=120)  # a file has no border
-    wide.print(table)
+    console = out if out.is_terminal else Console(width=120)  # a file has no width
+    console.print(table)
 
 
-def say(text: str, style: str = "", mark: bool | None = None, indent: int = 0) -> None:
-    """Text as it stands; `mark` says in front whether something passed."""
+def print_text(text: str, style: str = "", passed: bool | None = None, indent: int = 0) -> None:
+    """Print text without markup; `passed` puts "pass" or "FAIL" in front."""
     verdict = {None: Text(""), True: Text("pass  ", "green"), False: Text("FAIL  ", "bold red")}
     lines = text.replace("\n", "\n" + " " * indent)
-    out.print(verdict[mark] + Text(" " * indent + lines, style))
+    out.print(verdict[passed] + Text(" " * indent + lines, style))

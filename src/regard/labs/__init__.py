@@ -1,7 +1,7 @@
-"""Claims about attention that a reader can run, turn the parameters of, look at and trust: one a file.
+"""Claims about attention as runnable experiments with parameters, checks and plots: one lab per file.
 
-`lab` says what a lab is, `frame` how its picture looks; a lab measures the library's own attention,
-positions and models.
+`lab` defines the interface, `plotting` the style of the plots; every lab measures the library's own
+attention, positions and models.
 """
 
 from regard.labs.averaging import Averaging

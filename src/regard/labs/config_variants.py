@@ -1,7 +1,7 @@
-"""Every choice that a config leaves, one at a time: what a law about all models runs over.
+"""All variants of a config table, one changed field at a time: for properties that hold for every model.
 
-Nothing is listed here: the choices are read off the config's own tables, so a new kind is tried with the
-others as soon as a config can name it.
+Nothing is listed by hand: variants are derived from the config's type annotations, so a new kind is
+included as soon as a config accepts it.
 """
 
 from collections.abc import Iterator
@@ -15,7 +15,7 @@ from pydantic import Discriminator
 from regard.config import EXTENSIONS, Custom, Table
 from regard.config.extensions import load_plugins
 
-# Sizes for quick models, by the name of the field; and numbers without which another choice means nothing.
+# Sizes for small models by field name, and values that other fields need to have an effect.
 SIZES: dict[str, int | float] = {
     "d_model": 16,
     "d_ff": 17,
@@ -35,91 +35,98 @@ SIZES: dict[str, int | float] = {
 
 @dataclass(frozen=True)
 class Variant:
-    """What one would have to set, by dotted key, and the table, or the plain value, that this gives."""
+    """Settings by dotted key, and the table or value they produce."""
 
     settings: dict[str, Any]
     value: Any
 
     @property
     def name(self) -> str:
-        """As one would type it."""
+        """The settings as written on the command line."""
         return " ".join(f"{key}={value}" for key, value in self.settings.items())
 
-    def inside(self, field: str) -> dict[str, Any]:
-        """The settings, seen from the table that has this choice in a field."""
+    def settings_under(self, field: str) -> dict[str, Any]:
+        """The settings relative to a table that has this variant as a field."""
         return {f"{field}.{key}" if key else field: value for key, value in self.settings.items()}
 
 
-def list_variants(wanted: Any) -> list[Variant]:
-    """The values that a type leaves to choose among, the plainest first; none for a free number."""
-    if get_origin(wanted) is Annotated:
-        inner, *extra = get_args(wanted)
-        return [*list_variants(inner), *(choice for mark in extra for choice in added(mark))]
-    if get_origin(wanted) in (Union, UnionType):
-        members = get_args(wanted)
-        if NoneType in members:  # a number, or the default's own way: one and two will do
+def list_variants(annotation: Any) -> list[Variant]:
+    """The variants that a type annotation allows, the simplest first; none for an unconstrained number."""
+    if get_origin(annotation) is Annotated:
+        inner, *metadata = get_args(annotation)
+        return [
+            *list_variants(inner),
+            *(variant for item in metadata for variant in extension_variants(item)),
+        ]
+    if get_origin(annotation) in (Union, UnionType):
+        members = get_args(annotation)
+        if NoneType in members:  # an optional number: try 1 and 2
             return [Variant({"": value}, value) for value in (None, 1, 2)]
-        return [choice for member in members for choice in list_variants(member)]
-    if get_origin(wanted) is Literal:
-        return [Variant({"": value}, value) for value in get_args(wanted)]
-    if wanted is bool:
+        return [variant for member in members for variant in list_variants(member)]
+    if get_origin(annotation) is Literal:
+        return [Variant({"": value}, value) for value in get_args(annotation)]
+    if annotation is bool:
         return [Variant({"": value}, value) for value in (False, True)]
-    is_table = isinstance(wanted, type) and issubclass(wanted, Table) and wanted is not Custom
-    return list(table_variants(wanted)) if is_table else []
+    is_table = (
+        isinstance(annotation, type) and issubclass(annotation, Table) and annotation is not Custom
+    )
+    return list(table_variants(annotation)) if is_table else []
 
 
-def added(mark: Any) -> Iterator[Variant]:
-    """The kinds that users have registered where a config lets them."""
+def extension_variants(metadata: Any) -> Iterator[Variant]:
+    """The kinds that users have registered at an extension point."""
     load_plugins()
-    context = mark.custom_error_context if isinstance(mark, Discriminator) else None
+    context = metadata.custom_error_context if isinstance(metadata, Discriminator) else None
     point = str((context or {}).get("extension"))
     for kind in sorted(EXTENSIONS.get(point, ())):
         yield Variant({"kind": kind}, {"kind": kind})
 
 
-Open = dict[str, list[Variant]]
+FieldVariants = dict[str, list[Variant]]
 
 
-def fields(wanted: type[Table]) -> Open:
-    """What each field of a table leaves to choose."""
-    found = {
+def field_variants(table: type[Table]) -> FieldVariants:
+    """The variants of each field of a table; fields without any are left out."""
+    by_field = {
         name: list_variants(Annotated[field.annotation, *field.metadata, "a field"])
-        for name, field in wanted.model_fields.items()
+        for name, field in table.model_fields.items()
     }
-    return {name: these for name, these in found.items() if these}
+    return {name: variants for name, variants in by_field.items() if variants}
 
 
-def table_variants(wanted: type[Table]) -> Iterator[Variant]:
-    """A table with the plainest of everything, then with each other choice, one at a time."""
-    left = fields(wanted)
-    yield (plain := plainest(wanted, left))
-    for name, found in left.items():
-        for choice in found[1:]:
-            yield changed(plain, {name: choice})
+def table_variants(table: type[Table]) -> Iterator[Variant]:
+    """The base variant of a table, then each other variant of one field at a time."""
+    by_field = field_variants(table)
+    yield (base := base_variant(table, by_field))
+    for name, variants in by_field.items():
+        for variant in variants[1:]:
+            yield replace_fields(base, {name: variant})
 
 
-def kind_pairs(wanted: type[Table]) -> Iterator[Variant]:
-    """The plainest with two other kinds at a time: latent heads with rotary positions, say."""
-    left = fields(wanted)
-    plain = plainest(wanted, left)
-    others = [
-        [(name, choice) for choice in found[1:] if set(choice.settings) == {"kind"}]
-        for name, found in left.items()
+def kind_pairs(table: type[Table]) -> Iterator[Variant]:
+    """The base variant with two other kinds at a time: latent heads with rotary positions, for example."""
+    by_field = field_variants(table)
+    base = base_variant(table, by_field)
+    kinds = [
+        [(name, variant) for variant in variants[1:] if set(variant.settings) == {"kind"}]
+        for name, variants in by_field.items()
     ]
-    for these, those in combinations(others, 2):
-        for one, other in product(these, those):
-            yield changed(plain, dict([one, other]))
+    for first_field, second_field in combinations(kinds, 2):
+        for first, second in product(first_field, second_field):
+            yield replace_fields(base, dict([first, second]))
 
 
-def plainest(wanted: type[Table], left: Open) -> Variant:
-    """The first of every choice, and small sizes."""
-    named = left["kind"][0].inside("kind") if "kind" in left else {}
-    sizes = {name: SIZES[name] for name in wanted.model_fields if name in SIZES}
-    return Variant(named, sizes | {name: found[0].value for name, found in left.items()})
+def base_variant(table: type[Table], by_field: FieldVariants) -> Variant:
+    """The first variant of every field, and small sizes."""
+    kind = by_field["kind"][0].settings_under("kind") if "kind" in by_field else {}
+    sizes = {name: SIZES[name] for name in table.model_fields if name in SIZES}
+    values = {name: variants[0].value for name, variants in by_field.items()}
+    return Variant(kind, sizes | values)
 
 
-def changed(plain: Variant, chosen: dict[str, Variant]) -> Variant:
-    """A table with some of its fields chosen otherwise."""
-    settings = {key: value for name, c in chosen.items() for key, value in c.inside(name).items()}
-    values = {name: choice.value for name, choice in chosen.items()}
-    return Variant(plain.settings | settings, plain.value | values)
+def replace_fields(base: Variant, replaced: dict[str, Variant]) -> Variant:
+    """The base variant with some of its fields replaced."""
+    settings = dict(base.settings)
+    for name, variant in replaced.items():
+        settings |= variant.settings_under(name)
+    return Variant(settings, base.value | {name: v.value for name, v in replaced.items()})

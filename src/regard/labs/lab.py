@@ -1,4 +1,4 @@
-"""What a lab is: a claim, its derivation, parameters to turn, a measurement, checks and a picture."""
+"""The lab interface: a claim, its derivation, parameters, a measurement, checks and a plot."""
 
 import math
 import time
@@ -23,25 +23,25 @@ Value = float | int | bool | str
 Series = Sequence[Any]
 
 
-def shown(figure: float) -> str:
-    """A number in a few digits; a whole number, which may be counted exactly, in all of them."""
+def format_number(figure: float) -> str:
+    """A float to six significant digits; an integer, which may be an exact count, in full."""
     return str(figure) if isinstance(figure, int) else f"{figure:.6g}"
 
 
 @dataclass(frozen=True)
 class Check:
-    """One measured figure against the law: equal within a tolerance, or on one side of a bound."""
+    """A measured figure and its expected value: equal within a tolerance, or an upper or lower bound."""
 
     name: str
     measured: float
     relation: Literal["=", "<=", ">="]
     expected: float
     tolerance: float = 0.0
-    hint: str = ""  # what a failure means, and on which input it shows
+    hint: str = ""  # what a failure means, and for which input
 
     @property
     def passed(self) -> bool:
-        """No figure that is not a number passes."""
+        """NaN never passes."""
         match self.relation:
             case "=":
                 return abs(self.measured - self.expected) <= self.tolerance
@@ -52,23 +52,26 @@ class Check:
 
     @property
     def requirement(self) -> str:
-        """What the law asks for: '0.5 (within 1e-06)', 'at most 3'."""
-        side = {"=": "", "<=": "at most ", ">=": "at least "}[self.relation]
-        room = f" (within {self.tolerance:.2g})" if self.tolerance else ""
-        return f"{side}{shown(self.expected)}{room}"
+        """The expected value in words: '0.5 (within 1e-06)', 'at most 3'."""
+        bound = {"=": "", "<=": "at most ", ">=": "at least "}[self.relation]
+        return f"{bound}{self._expected}"
 
     @property
     def message(self) -> str:
-        """The check as a sentence."""
+        """The check in one line, with its hint if it failed."""
         sign = self.relation if self.passed else {"=": "≠", "<=": ">", ">=": "<"}[self.relation]
-        room = f" (within {self.tolerance:.2g})" if self.tolerance else ""
-        said = f"{self.name}: {shown(self.measured)} {sign} {shown(self.expected)}{room}"
-        return said if self.passed or not self.hint else f"{said}. {self.hint}"
+        line = f"{self.name}: {format_number(self.measured)} {sign} {self._expected}"
+        return line if self.passed or not self.hint else f"{line}. {self.hint}"
+
+    @property
+    def _expected(self) -> str:
+        tolerance = f" (within {self.tolerance:.2g})" if self.tolerance else ""
+        return f"{format_number(self.expected)}{tolerance}"
 
 
 @dataclass(frozen=True)
 class ResultTable:
-    """A small table."""
+    """A small table: column headings and rows."""
 
     columns: Sequence[str]
     rows: Sequence[Sequence[Value]]
@@ -76,9 +79,7 @@ class ResultTable:
 
 @dataclass(frozen=True)
 class Findings:
-    """What a measurement brings: named numbers and series, what they must be, a table to show, and
-    what a reader of the table should know.
-    """
+    """The outcome of a measurement: named figures, checks on them, a table to print, and notes on it."""
 
     figures: dict[str, Value | Series]
     checks: Sequence[Check]
@@ -104,35 +105,34 @@ class Result:
     def passed(self) -> bool:
         return bool(self.checks) and all(check.passed for check in self.checks)
 
-    @property
-    def document(self) -> dict[str, Any]:
-        """The result as plain lists and numbers."""
-        return document(self)
+    def to_dict(self) -> dict[str, Any]:
+        """The result as data for JSON."""
+        return report_to_dict(self)
 
 
-def document(judged: Any) -> dict[str, Any]:
-    """A record of checks as data for JSON; each check, and the whole, with whether it passed."""
-    checks = [asdict(check) | {"passed": check.passed} for check in judged.checks]
-    return finite(asdict(judged) | {"passed": judged.passed, "checks": checks})
+def report_to_dict(report: Any) -> dict[str, Any]:
+    """A dataclass with checks as data for JSON; the report and each check get a field `passed`."""
+    checks = [asdict(check) | {"passed": check.passed} for check in report.checks]
+    return stringify_nonfinite(asdict(report) | {"passed": report.passed, "checks": checks})
 
 
-def finite(value: Any) -> Any:
-    """Plain data for JSON, which has no word for a number that is not finite: "nan", "inf"."""
+def stringify_nonfinite(value: Any) -> Any:
+    """Data for JSON, which cannot represent NaN and infinity: they become "nan" and "inf"."""
     if isinstance(value, dict):
-        return {key: finite(part) for key, part in value.items()}
+        return {key: stringify_nonfinite(part) for key, part in value.items()}
     if isinstance(value, list | tuple):
-        return [finite(part) for part in value]
+        return [stringify_nonfinite(part) for part in value]
     return str(value) if isinstance(value, float) and not math.isfinite(value) else value
 
 
 @dataclass(frozen=True)
 class Exercise:
-    """The one function that a lab is about, for the reader to write.
+    """The central function of a lab, as an exercise for the user.
 
-    `starter` is the source of a function that answers nothing yet, `answer` is ours, and `grade` holds any
-    answer against the law. Arguments and answers are plain data (numbers, strings, tensors, tuples, lists),
-    for a reader's function runs in a process of its own. `background` is what a worksheet tells beforehand:
-    the derivation without its last step.
+    `starter` is the source of a function stub, `solution` is our implementation, and `grade` checks any
+    implementation. Arguments and results are plain data (numbers, strings, tensors, tuples, lists), because
+    a user's function runs in a separate process. `background` is the introduction in the worksheet: the
+    derivation without its last step.
     """
 
     starter: str
@@ -142,66 +142,63 @@ class Exercise:
 
     @property
     def function(self) -> str:
-        """The name of what is to be written."""
+        """The name of the function to implement."""
         return self.solution.__name__
 
 
 @contextmanager
-def one_thread() -> Iterator[None]:
-    """PyTorch on one thread: on tensors this small several wait for each other, and clocks get noisy."""
-    before = torch.get_num_threads()
+def single_thread() -> Iterator[None]:
+    """Run PyTorch on one thread: for tensors this small, more threads add overhead and timing noise."""
+    threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
         yield
     finally:
-        torch.set_num_threads(before)
+        torch.set_num_threads(threads)
 
 
 class Parameters(Table):
-    """What can be turned: one field a parameter, with its default, its range, and a line about it."""
+    """The parameters of a lab: each field has a default, a range and a one-line description."""
 
 
 class Lab(ABC):
-    """A claim that can be run. A subclass says what it claims, measures it, and draws what it found."""
+    """A claim that can be run. A subclass states the claim, measures it, and draws the result."""
 
     name: ClassVar[str]
     claim: ClassVar[str]
     derivation: ClassVar[str]
     exercise: ClassVar[Exercise]
     parameters: ClassVar[type[Parameters]] = Parameters
-    quick: ClassVar[
-        dict[str, Value]
-    ] = {}  # parameters of the short form, for labs that train models
+    quick: ClassVar[dict[str, Value]] = {}  # parameters for --quick, in labs that train or time
 
     @abstractmethod
     def measure(self, params: Any, generator: Generator) -> Findings:
-        """Measure with the library's own parts, and say what the figures must be."""
+        """Measure with the library's own modules, and check the figures."""
 
     @abstractmethod
     def draw(self, result: Result, figure: Figure, colours: Theme) -> None:
-        """Draw the closed form over the measurement, below the title that `plot` wrote."""
+        """Draw the closed form over the measurement, below the title set by `plot`."""
 
     def run(self, seed: int = 0, **parameters: Value) -> Result:
-        """One run; parameters that are not given keep their defaults."""
-        params = self.checked(parameters)
-        begun = time.perf_counter()
-        with torch.random.fork_rng(devices=[]), one_thread():
-            torch.manual_seed(seed)  # models draw their first weights from the global generator
-            found = self.measure(params, torch.Generator().manual_seed(seed))
-        seconds = time.perf_counter() - begun
-        told = params.model_dump()
-        parts = found.figures, found.checks, found.table, found.notes
-        return Result(self.name, self.claim, seed, told, *parts, seconds)
+        """Run the lab; parameters that are not given keep their defaults."""
+        params = self.validate_parameters(parameters)
+        started = time.perf_counter()
+        with torch.random.fork_rng(devices=[]), single_thread():
+            torch.manual_seed(seed)  # models initialise their weights from the global generator
+            findings = self.measure(params, torch.Generator().manual_seed(seed))
+        seconds = time.perf_counter() - started
+        parts = findings.figures, findings.checks, findings.table, findings.notes
+        return Result(self.name, self.claim, seed, params.model_dump(), *parts, seconds)
 
     def plot(self, result: Result, theme: str = "light") -> Figure:
-        """The picture of a result, titled with the claim."""
+        """Plot a result, with the claim as the title."""
         colours = named(theme)
         figure = new_figure(self.claim, colours)
         self.draw(result, figure, colours)
         return figure
 
-    def checked(self, parameters: dict[str, Value]) -> Any:
-        """The parameters, turned; a wrong name or a value out of range gets its sentence."""
+    def validate_parameters(self, parameters: dict[str, Value]) -> Any:
+        """The parameters as an object; UserError for an unknown name or a value out of range."""
         try:
             return self.parameters.model_validate(parameters)
         except ValidationError as error:

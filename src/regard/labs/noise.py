@@ -1,4 +1,4 @@
-"""Keys that scatter about orthonormal means: what noisy-keys and multi-head look up among."""
+"""Noisy keys around orthonormal means: shared by the labs noisy-keys and multi-head."""
 
 import math
 from dataclasses import dataclass
@@ -12,18 +12,18 @@ from torch import Generator, Tensor
 from regard.labs.lab import Parameters
 from regard.labs.single_query import orthonormal_keys, sample_two
 
-FAILURE_PROBABILITY = 1e-6  # how often an honest measurement may fail its check
+FAILURE_PROBABILITY = 1e-6  # of a check, by sampling error alone
 MAX_DEVIATIONS = (
-    7  # standard deviations: in all draws together, none lies further out but as rarely
+    7  # standard deviations; beyond them lies no draw of a run, with about the same certainty
 )
 
 
 @dataclass(frozen=True)
 class Noise:
-    """k_i = lambda_i mu_i + sqrt(eps) xi_i: lambda_i is normal about 1, xi_i in every direction alike.
+    """k_i = lambda_i mu_i + sqrt(eps) xi_i, with lambda_i ~ N(1, s_i^2) and xi_i ~ N(0, I).
 
-    So the covariance of key i is eps I + s_i^2 mu_i mu_i^T, with s_i the deviation of lambda_i: `std_a` for
-    key a, `std_others` for every other one.
+    So the covariance of key i is eps I + s_i^2 mu_i mu_i^T, where s_i is `std_a` for key a and `std_others`
+    for every other key.
     """
 
     name: str
@@ -34,21 +34,21 @@ class Noise:
     def sample_keys(
         self, means: Float[Tensor, "key width"], a: int, draws: int, generator: Generator
     ) -> Float[Tensor, "draw key width"]:
-        """Keys drawn anew, so many times."""
-        deviations = means.new_full((len(means),), self.std_others)
-        deviations[a] = self.std_a
+        """Sample all keys, `draws` times."""
+        std = means.new_full((len(means),), self.std_others)
+        std[a] = self.std_a
         normal = {"dtype": means.dtype, "generator": generator}
-        lengths = 1 + deviations * torch.randn(draws, len(means), **normal)
+        lengths = 1 + std * torch.randn(draws, len(means), **normal)
         keys = lengths[..., None] * means
         return keys + math.sqrt(self.eps) * torch.randn(keys.shape, **normal) if self.eps else keys
 
-    def score_variances(self, pointed: int) -> tuple[float, float]:
-        """Those of q . k_a and q . k_b, where q is the sum of so many means, mu_a or mu_b among them."""
-        return self.std_a**2 + pointed * self.eps, self.std_others**2 + pointed * self.eps
+    def score_variances(self, targets: int) -> tuple[float, float]:
+        """Var(q . k_a) and Var(q . k_b), for q a sum of `targets` means, mu_a or mu_b among them."""
+        return self.std_a**2 + targets * self.eps, self.std_others**2 + targets * self.eps
 
 
 class Setup(NamedTuple):
-    """Means, the values behind them, and which two are asked for."""
+    """Key means, their values, and the indices a and b of the two keys to retrieve."""
 
     means: Float[Tensor, "key width"]
     values: Float[Tensor, "key width"]
@@ -64,15 +64,15 @@ class Setup(NamedTuple):
 
 class NoiseParameters(Parameters):
     beta: float = Field(12.0, ge=1, le=50)
-    """How strongly a query points at its keys."""
+    """Scale of the query: its dot product with the mean of each key it targets."""
     keys: int = Field(10, ge=3, le=32)
-    """m, how many keys there are, in as many dimensions."""
+    """m, the number of keys, and their dimension."""
     sigma: float = Field(0.3, ge=0.01, le=1)
-    """Standard deviation of lambda, where every key is scaled."""
+    """Standard deviation of lambda, for the noise that scales every key."""
     eps: float = Field(1e-6, gt=0, le=0.1)
-    """Variance in every direction, where the noise is Gaussian."""
+    """Variance in every direction, for Gaussian noise."""
     draws: int = Field(10_000, ge=1000, le=20_000)
-    """How often the keys are drawn."""
+    """Number of draws of the keys."""
 
     @property
     def noises(self) -> tuple[Noise, Noise, Noise]:
@@ -84,11 +84,11 @@ class NoiseParameters(Parameters):
 
 
 def bernstein_bound(variance: float, bound: float, draws: int) -> float:
-    """How far the mean of `draws` numbers strays from its expectation, but once in a million runs.
+    """Bound on |mean - expectation| over `draws` samples, exceeded with probability 1e-6 at most.
 
-    Bernstein's inequality, for independent numbers of that variance, none further than `bound` from the
-    expectation: some 5.4 standard errors, and more where a few rare draws decide.
+    Bernstein's inequality, for independent samples of this variance within `bound` of their expectation:
+    about 5.4 standard errors, and more where a few rare samples dominate.
     """
-    rarity = math.log(2 / FAILURE_PROBABILITY)
-    skew = bound * rarity / 3
-    return (skew + math.sqrt(skew**2 + 2 * rarity * variance * draws)) / draws
+    log_term = math.log(2 / FAILURE_PROBABILITY)
+    linear = bound * log_term / 3
+    return (linear + math.sqrt(linear**2 + 2 * log_term * variance * draws)) / draws

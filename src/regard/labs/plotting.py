@@ -1,4 +1,4 @@
-"""The frame of a lab's picture: title, colours, axes that look alike."""
+"""The common style of the labs' plots: title, colours, axes."""
 
 from collections.abc import Sequence
 
@@ -13,13 +13,14 @@ from regard.diagrams.figures import TITLE
 from regard.diagrams.layout import lines
 from regard.diagrams.themes import Theme
 
-WIDTH, HEIGHT = 9.6, 5.4  # inches: a slide's shape
+WIDTH, HEIGHT = 9.6, 5.4  # inches: 16:9
 
 
 def new_figure(claim: str, colours: Theme) -> Figure:
-    """An empty figure with the claim on top."""
-    room = ConstrainedLayoutEngine(w_pad=0.2, h_pad=0.2, wspace=0.02, hspace=0.02)  # inches; shares
-    figure = Figure(figsize=(WIDTH, HEIGHT), dpi=100, facecolor=colours.paper, layout=room)
+    """An empty figure with the claim as its title."""
+    # Pads are in inches, spaces are fractions of a panel.
+    layout = ConstrainedLayoutEngine(w_pad=0.2, h_pad=0.2, wspace=0.02, hspace=0.02)
+    figure = Figure(figsize=(WIDTH, HEIGHT), dpi=100, facecolor=colours.paper, layout=layout)
     FigureCanvasAgg(figure)
     title = "\n".join(lines(claim, TITLE, WIDTH - 0.8))
     figure.suptitle(title, x=0.021, ha="left", size=TITLE, weight="bold", color=colours.text)
@@ -27,7 +28,7 @@ def new_figure(claim: str, colours: Theme) -> Figure:
 
 
 def add_subplots(figure: Figure, colours: Theme, columns: int = 1, rows: int = 1) -> list[Axes]:
-    """Panels side by side, row by row, in the theme's colours."""
+    """A grid of panels in the theme's colours, row by row."""
     panels = list(figure.subplots(rows, columns, squeeze=False).flat)
     for panel in panels:
         panel.set_facecolor(colours.paper)
@@ -43,9 +44,9 @@ def add_subplots(figure: Figure, colours: Theme, columns: int = 1, rows: int = 1
     return panels
 
 
-def add_legend(panel: Axes, colours: Theme, **place: object) -> None:
-    """A legend without a box."""
-    panel.legend(frameon=False, fontsize=9, labelcolor=colours.text, **place)  # type: ignore[arg-type]
+def add_legend(panel: Axes, colours: Theme, **options: object) -> None:
+    """Add a legend without a frame."""
+    panel.legend(frameon=False, fontsize=9, labelcolor=colours.text, **options)  # type: ignore[arg-type]
 
 
 def draw_heatmap(
@@ -54,19 +55,19 @@ def draw_heatmap(
     colours: Theme,
     rows: Sequence[str] = (),
     columns: Sequence[str] = (),
-    written: str = "",
+    number_format: str = "",
 ) -> None:
-    """A matrix as colours, brighter further from zero; with `written` ("{:.0f}"), as numbers too.
+    """Draw a matrix as a heatmap; `number_format` ("{:.0f}") also prints the numbers into the cells.
 
-    Rows and columns without names are counted from 1.
+    Rows and columns without names are numbered from 1.
     """
     largest = max(abs(number) for row in numbers for number in row) or 1.0
     signed = any(number < 0 for row in numbers for number in row)
     stops = colours.diverging if signed else colours.sequential
-    shade = LinearSegmentedColormap.from_list("regard", stops, N=512)
-    scale = Normalize(-largest if signed else 0, largest)
-    edges = 0.5, len(numbers[0]) + 0.5, len(numbers) + 0.5, 0.5
-    panel.imshow(numbers, cmap=shade, norm=scale, aspect="auto", extent=edges)
+    colormap = LinearSegmentedColormap.from_list("regard", stops, N=512)
+    norm = Normalize(-largest if signed else 0, largest)
+    extent = 0.5, len(numbers[0]) + 0.5, len(numbers) + 0.5, 0.5
+    panel.imshow(numbers, cmap=colormap, norm=norm, aspect="auto", extent=extent)
     for axis, names in ((panel.xaxis, columns), (panel.yaxis, rows)):
         axis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
         if names:
@@ -74,9 +75,9 @@ def draw_heatmap(
     panel.tick_params(length=0)
     panel.spines[:].set_visible(False)
     panel.grid(visible=False)
-    for row, line in enumerate(numbers if written else (), start=1):
-        for column, number in enumerate(line, start=1):
-            bright = sum(shade(scale(number))[:3]) > 1.5
-            ink = "black" if bright else "white"
-            told = written.format(number).replace("-", "−")
-            panel.text(column, row, told, ha="center", va="center", color=ink)
+    for row, values in enumerate(numbers if number_format else (), start=1):
+        for column, number in enumerate(values, start=1):
+            bright = sum(colormap(norm(number))[:3]) > 1.5
+            color = "black" if bright else "white"
+            text = number_format.format(number).replace("-", "−")
+            panel.text(column, row, text, ha="center", va="center", color=color)

@@ -1,4 +1,4 @@
-"""What a computation takes, seconds and bytes, and how either grows with its size."""
+"""Time and memory of a computation, and power-law fits of their growth with its size."""
 
 import math
 import os
@@ -15,38 +15,38 @@ Work = Callable[[], object]
 
 
 def retain_freed_memory() -> None:
-    """Let the clock see the work alone, and not how pages of memory come and go.
+    """Keep page allocation out of the timings.
 
-    The allocator of Linux returns large blocks to the system, and waits for them anew each time, until it
-    has seen a larger one given back: from then on it keeps them.
+    glibc's malloc returns large blocks to the system when they are freed, and pays for page faults at every
+    new allocation, until a larger block has been freed: this raises its mmap threshold.
     """
     torch.empty(31 * 2**20, dtype=torch.uint8)
 
 
 def thread_seconds(work: Work) -> float:
-    """What this thread worked: time that other programs had in between does not count."""
-    begun = time.thread_time()
+    """CPU time of this thread: time that the scheduler gives to other programs does not count."""
+    started = time.thread_time()
     work()
-    return time.thread_time() - begun
+    return time.thread_time() - started
 
 
 def peak_memory(work: Work) -> int:
-    """The most bytes that PyTorch held at once of those it took, those inside its kernels included."""
-    os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # or the profiler tells when it comes and goes
+    """Peak number of bytes that PyTorch allocated for the work, buffers inside its kernels included."""
+    os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # or the profiler logs its start and stop
     profiler = profile(use_kineto=True, profile_memory=True)
     with profiler:
-        kept = work()
-    del kept
+        result = work()  # held while profiling
+    del result
     assert profiler.kineto_results is not None
     events: list[Any] = profiler.kineto_results.events()
-    taken = [event for event in events if event.name() == "[memory]"]  # or, below 0, given back
-    taken.sort(key=lambda event: event.start_ns())
-    return int(np.cumsum([0, *(event.nbytes() for event in taken)]).max())
+    allocations = [event for event in events if event.name() == "[memory]"]  # negative when freed
+    allocations.sort(key=lambda event: event.start_ns())
+    return int(np.cumsum([0, *(event.nbytes() for event in allocations)]).max())
 
 
 @dataclass(frozen=True)
 class PowerLaw:
-    """Y = a + c x^p; `interval` is p's, 95 % to each side, given a."""
+    """y = offset + c x^p; `interval` is the half-width of the 95 % confidence interval of p."""
 
     exponent: float
     interval: float
@@ -57,22 +57,22 @@ class PowerLaw:
     def fit(
         cls, sizes: Sequence[float], values: Sequence[float], offset: float = 0.0
     ) -> "PowerLaw":
-        """A line through the logarithms, after `offset` is taken off."""
+        """Linear regression of log(y - offset) on log x."""
         from regard.compare.statistics import T95
 
         x, y = np.log(sizes), np.log(np.array(values) - offset)
         exponent, intercept = np.polyfit(x, y, 1)
-        freedom = len(x) - 2
-        left = float(((y - exponent * x - intercept) ** 2).sum()) / freedom
-        error = math.sqrt(left / float(((x - x.mean()) ** 2).sum()))
-        return cls(float(exponent), T95[freedom - 1] * error, math.exp(intercept), offset)
+        degrees = len(x) - 2
+        residual = float(((y - exponent * x - intercept) ** 2).sum()) / degrees
+        error = math.sqrt(residual / float(((x - x.mean()) ** 2).sum()))
+        return cls(float(exponent), T95[degrees - 1] * error, math.exp(intercept), offset)
 
     @classmethod
     def fit_with_offset(cls, sizes: Sequence[float], values: Sequence[float]) -> "PowerLaw":
-        """The straightest such line, whatever stands fixed beside it: for exact measurements."""
-        shares = np.linspace(0, 0.9, 181)
-        tried = [cls.fit(sizes, values, share * min(values)) for share in shares]
-        return min(tried, key=lambda growth: growth.interval)
+        """The fit with the offset that gives the narrowest interval: for exact measurements."""
+        fractions = np.linspace(0, 0.9, 181)
+        fits = [cls.fit(sizes, values, fraction * min(values)) for fraction in fractions]
+        return min(fits, key=lambda fit: fit.interval)
 
     def predict(self, size: float) -> float:
         return self.offset + self.constant * size**self.exponent

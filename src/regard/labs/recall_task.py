@@ -1,4 +1,4 @@
-"""A made language of questions, each answered by the latest capital: what `extrapolation` trains on."""
+"""A synthetic recall task for `extrapolation`: each question is answered by the latest capital letter."""
 
 import random
 
@@ -8,39 +8,41 @@ from regard.models import Model
 from regard.text.batch import Encoded
 from regard.text.tokenizer import TokenizerPair
 
-LETTERS, FILLERS, ASK = "abcdef", ".,", "?"
+LETTERS, FILLERS, QUESTION = "abcdef", ".,", "?"
 
 
-def sample_text(length: int, chance: random.Random) -> str:
-    """Capitals, fillers and questions; a question is answered by the latest capital: `B.;?bC,?c`."""
-    latest, said = "", ""
-    while len(said) < length:
-        draw = chance.random()
+def sample_text(length: int, rng: random.Random) -> str:
+    """Capitals, fillers and questions, each answered by the latest capital in lower case: `B.,?bC,?c`."""
+    latest, text = "", ""
+    while len(text) < length:
+        draw = rng.random()
         if draw < 0.2 or not latest:
-            latest = chance.choice(LETTERS)
-            said += latest.upper()
+            latest = rng.choice(LETTERS)
+            text += latest.upper()
         else:
-            said += ASK + latest if draw < 0.55 else chance.choice(FILLERS)
-    return said[:length]
+            text += QUESTION + latest if draw < 0.55 else rng.choice(FILLERS)
+    return text[:length]
 
 
 def sample_pairs(
-    count: int, shortest: int, longest: int, chance: random.Random
+    count: int, shortest: int, longest: int, rng: random.Random
 ) -> list[tuple[str, str]]:
-    """Nothing to read, a text to write."""
-    return [("", sample_text(chance.randint(shortest, longest), chance)) for _ in range(count)]
+    """Pairs of an empty source and a text as target."""
+    return [("", sample_text(rng.randint(shortest, longest), rng)) for _ in range(count)]
 
 
 def accuracy_by_position(
     model: Model, tokenizers: TokenizerPair, pairs: list[tuple[str, str]], width: int
 ) -> list[float]:
-    """Share of questions that get the right answer, for every `width` places; any letter may be it."""
+    """Accuracy of the answers, argmax over the letters only, in bins of `width` positions."""
     batch = Encoded.of(pairs, tokenizers).batch(range(len(pairs)))
     letters = torch.tensor([tokenizers.target.ids[letter] for letter in LETTERS])
     with torch.inference_mode():
         logits = model(batch.source, batch.source_mask, batch.target)[..., letters]
-    right = letters[logits.argmax(-1)] == batch.wanted
-    asked = (batch.target == tokenizers.target.ids[ASK]) & torch.isin(batch.wanted, letters)
-    characters = slice(len(pairs[0][1]))  # without the end
-    parts = (seen[:, characters].split(width, dim=1) for seen in (right, asked))
-    return [float(good[counted].float().mean()) for good, counted in zip(*parts, strict=True)]
+    correct = letters[logits.argmax(-1)] == batch.wanted
+    is_answer = (batch.target == tokenizers.target.ids[QUESTION]) & torch.isin(
+        batch.wanted, letters
+    )
+    characters = slice(len(pairs[0][1]))  # without the end token
+    bins = (x[:, characters].split(width, dim=1) for x in (correct, is_answer))
+    return [float(hits[mask].float().mean()) for hits, mask in zip(*bins, strict=True)]

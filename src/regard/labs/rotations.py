@@ -1,4 +1,4 @@
-"""Rotations of pairs, and what it means to depend on a distance alone: for sinusoids and rotary."""
+"""Rotations of coordinate pairs, and values grouped by relative distance: for sinusoids and rotary."""
 
 import math
 
@@ -6,8 +6,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-ROUNDING = 1e-9  # of float64, over a few hundred additions
-FLOAT32_ROUNDING = 1e-5  # of float32, in which the library makes its frequencies
+ROUNDING = 1e-9  # float64 rounding error over a few hundred additions
+FLOAT32_ROUNDING = 1e-5  # float32 rounding error: the library computes its frequencies in float32
 
 Omega = Float[Tensor, " pairs"]
 Square = Float[Tensor, "length length"]
@@ -21,24 +21,24 @@ def frequencies(width: int, base: float) -> Omega:
 
 
 def rotation_matrix(angles: Omega) -> Float[Tensor, "width width"]:
-    """The matrix that turns pair i by its angle: blocks [[cos, -sin], [sin, cos]] on the diagonal."""
+    """The matrix that rotates pair i by angle i: blocks [[cos, -sin], [sin, cos]] on the diagonal."""
     cosines, sines = angles.cos(), angles.sin()
-    turns = torch.stack([cosines, -sines, sines, cosines], dim=-1).unflatten(-1, (2, 2))
-    return torch.block_diag(*turns)
+    blocks = torch.stack([cosines, -sines, sines, cosines], dim=-1).unflatten(-1, (2, 2))
+    return torch.block_diag(*blocks)
 
 
-def angle_difference(one: Omega, other: Omega) -> Omega:
-    """The difference of two angles, in -pi .. pi."""
-    return (one - other + math.pi).remainder(2 * math.pi) - math.pi
+def angle_difference(a: Omega, b: Omega) -> Omega:
+    """The difference of two angles, wrapped to -pi .. pi."""
+    return (a - b + math.pi).remainder(2 * math.pi) - math.pi
 
 
 def relative_distances(length: int) -> Float[Tensor, " distances"]:
-    """Every t - s, from the furthest back to the furthest on."""
+    """Every distance t - s between two positions, from 1 - length to length - 1."""
     return torch.arange(1 - length, length, dtype=torch.float64)
 
 
 def min_max_by_distance(products: Square) -> tuple[ByDistance, ByDistance]:
-    """(least, most) of row s, column t, for each t - s: equal if distance is all that counts."""
+    """(min, max) over the entries in row s, column t with the same t - s: equal if only distance matters."""
     length = len(products)
-    found = [products.diagonal(away) for away in range(1 - length, length)]
-    return torch.stack([x.min() for x in found]), torch.stack([x.max() for x in found])
+    diagonals = [products.diagonal(offset) for offset in range(1 - length, length)]
+    return torch.stack([x.min() for x in diagonals]), torch.stack([x.max() for x in diagonals])

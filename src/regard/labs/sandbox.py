@@ -1,4 +1,4 @@
-"""The checker's side of a reader's process: start it, ask it, and end it whatever it does."""
+"""Run a user's answer file in a worker process: start it, call its function, and always stop it."""
 
 import contextlib
 import os
@@ -15,40 +15,41 @@ from regard.errors import UserError, join_names, suggest
 from regard.labs import sandbox_worker
 from regard.labs.sandbox_worker import decode, receive, send
 
-WAKING = 120.0  # seconds that the import of PyTorch may take
-SHOWN = 2000  # characters of what an answer printed
-KEPT = ("PATH", "LANG", "LC_ALL", "LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH")  # of the environment
-ALONE = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
+STARTUP_SECONDS = 120.0  # for importing PyTorch
+MAX_SHOWN = 2000  # bytes of what an answer printed
+# Of the parent's environment, and set for the worker.
+INHERITED = ("PATH", "LANG", "LC_ALL", "LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH")
+ENVIRONMENT = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
 
 
 class SandboxError(UserError):
-    """A file that cannot be asked, or no longer."""
+    """An answer file that cannot be loaded, or whose process has ended."""
 
 
 class AnswerError(Exception):
-    """What the reader's own code raised, and in which line."""
+    """An exception raised by the user's code, with its line."""
 
-    def __init__(self, kind: str, words: str, line: int | None, source: str) -> None:
-        self.kind, self.words, self.line = sanitize(kind), sanitize(words), line
+    def __init__(self, kind: str, message: str, line: int | None, source: str) -> None:
+        self.kind, self.message, self.line = sanitize(kind), sanitize(message), line
         lines = source.splitlines()
         self.code = (
             sanitize(lines[line - 1].strip())[:80] if line and 0 < line <= len(lines) else ""
         )
 
     @property
-    def place(self) -> str:
+    def location(self) -> str:
         """' in line 7 (`return keys[k]`)'"""
         return f" in line {self.line} (`{self.code}`)" if self.code else ""
 
     def __str__(self) -> str:
-        return f"{self.kind}: {self.words}" if self.words else self.kind
+        return f"{self.kind}: {self.message}" if self.message else self.kind
 
 
 class Sandbox:
-    """A reader's file in a process of its own, for as long as the `with` lasts.
+    """A worker process that holds a user's answer file, for the duration of the `with` block.
 
-    The process has its own session, an empty folder, a bare environment and no input; it is ended with all
-    that it started. Nothing it sends is more than data.
+    The process has its own session, an empty working folder, a minimal environment and no standard input;
+    it is killed together with its children. Its replies are parsed as data only.
     """
 
     def __init__(self, path: Path, source: str, seconds: float) -> None:
@@ -57,31 +58,31 @@ class Sandbox:
 
     def __enter__(self) -> Self:
         if os.name != "posix":
-            raise SandboxError("answers can be checked on Linux and macOS only")
+            raise SandboxError("answers can only be checked on Linux and macOS")
         self._folder = tempfile.TemporaryDirectory(prefix="regard-answer-")
-        self._said = Path(self._folder.name) / "said"
-        self._channel, theirs = socket.socketpair()
-        with self._said.open("wb") as said, theirs:
+        self._output = Path(self._folder.name) / "output"
+        self._channel, worker_end = socket.socketpair()
+        with self._output.open("wb") as output, worker_end:
             self._process = subprocess.Popen(
                 [
                     *(sys.executable, "-B", "-P", "-u", sandbox_worker.__file__),
-                    *(str(theirs.fileno()), str(self.seconds)),
+                    *(str(worker_end.fileno()), str(self.seconds)),
                 ],
                 stdin=subprocess.DEVNULL,
-                stdout=said,
-                stderr=said,
+                stdout=output,
+                stderr=output,
                 cwd=self._folder.name,
                 env=self._environment(),
-                pass_fds=[theirs.fileno()],
+                pass_fds=[worker_end.fileno()],
                 start_new_session=True,
             )
-        self._until = time.monotonic() + WAKING
+        self._deadline = time.monotonic() + STARTUP_SECONDS
         try:
-            self._hear("PyTorch was imported")
+            self._receive("importing PyTorch")
         except BaseException:
             self.__exit__()
             raise
-        self._until = time.monotonic() + self.seconds
+        self._deadline = time.monotonic() + self.seconds
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -89,14 +90,13 @@ class Sandbox:
             os.killpg(self._process.pid, signal.SIGKILL)
         self._process.wait()
         self._channel.close()
-        self._listen()
+        self._read_output()
         self._folder.cleanup()
 
     def load(self, function: str) -> None:
-        """Run the file, and see that it has the function."""
-        doing = "the file was read"
-        message = {"file": str(self.path), "source": self.source, "function": function}
-        match self._say(message, doing):
+        """Execute the file and look up the function."""
+        request = {"file": str(self.path), "source": self.source, "function": function}
+        match self._request(request, "loading the file"):
             case {"ready": True}:
                 return
             case {"functions": list(names)}:
@@ -106,82 +106,85 @@ class Sandbox:
                     f"It has: {join_names(known) or 'none'}"
                 )
             case reply:
-                raised = self._raised(reply)
-        line = f", line {raised.line}" if raised.line else ""
-        code = f"\n  {raised.code}" if raised.code else ""
-        raise SandboxError(f"{self.path}{line}: {raised}{code}")
+                error = self._parse_error(reply)
+        line = f", line {error.line}" if error.line else ""
+        code = f"\n  {error.code}" if error.code else ""
+        raise SandboxError(f"{self.path}{line}: {error}{code}")
 
-    def ask(self, arguments: Any, asked: str) -> Any:
-        """What the function returns for these encoded arguments; AnswerError if it raises."""
-        reply = self._say({"call": arguments}, f"it was asked for {asked}")
+    def call(self, arguments: Any, description: str) -> Any:
+        """The function's result for these encoded arguments; AnswerError if it raises."""
+        reply = self._request({"call": arguments}, f"calling {description}")
         if reply.keys() != {"answer"}:
-            raise self._raised(reply)
+            raise self._parse_error(reply)
         try:
             return decode(reply["answer"])
         except (ValueError, TypeError, RuntimeError, RecursionError):
-            self._meddled()
+            self._fail_on_forged_message()
 
-    def _say(self, message: dict[str, Any], doing: str) -> dict[str, Any]:
+    def _request(self, message: dict[str, Any], action: str) -> dict[str, Any]:
         try:
-            self._channel.settimeout(max(1e-3, self._until - time.monotonic()))
+            self._channel.settimeout(max(1e-3, self._deadline - time.monotonic()))
             send(self._channel, message)
-        except OSError:  # full or closed: what there is to hear says why
+        except OSError:  # full or closed: receiving reports the reason
             pass
-        return self._hear(doing)
+        return self._receive(action)
 
-    def _hear(self, doing: str) -> dict[str, Any]:
+    def _receive(self, action: str) -> dict[str, Any]:
         try:
-            return receive(self._channel, self._until)
+            return receive(self._channel, self._deadline)
         except TimeoutError:
-            self._end(
-                f"time is up: more than {self.seconds:g} s had passed when {doing}. "
-                "Is there a loop that does not end? --limit SECONDS gives it longer"
+            self._fail(
+                f"exceeded the time limit of {self.seconds:g} s while {action}. "
+                "Is there an infinite loop? --limit SECONDS sets a longer limit"
             )
         except (EOFError, OSError):
-            self._end(f"its process {self._ending()} when {doing}")
+            self._fail(f"its process {self._exit_reason()} while {action}")
         except (ValueError, RecursionError):
-            self._meddled()
+            self._fail_on_forged_message()
 
-    def _raised(self, reply: dict[str, Any]) -> AnswerError:
+    def _parse_error(self, reply: dict[str, Any]) -> AnswerError:
         match reply:
-            case {"error": str(kind), "words": str(words), "line": int() | None as line}:
-                return AnswerError(kind[:80], words[:500], line, self.source)
-        return self._meddled()
+            case {"error": str(kind), "message": str(message), "line": int() | None as line}:
+                return AnswerError(kind[:80], message[:500], line, self.source)
+        return self._fail_on_forged_message()
 
-    def _meddled(self) -> NoReturn:
-        self._end("it wrote to the checker's own channel; a function answers by what it returns")
+    def _fail_on_forged_message(self) -> NoReturn:
+        self._fail("it wrote to the checker's socket; a function must return its result instead")
 
-    def _end(self, why: str) -> NoReturn:
-        self._listen()
+    def _fail(self, reason: str) -> NoReturn:
+        self._read_output()
         printed = f"\nIt printed:\n{self.printed}" if self.printed else ""
-        raise SandboxError(f"{self.path}: {why}{printed}")
+        raise SandboxError(f"{self.path}: {reason}{printed}")
 
-    def _ending(self) -> str:
+    def _exit_reason(self) -> str:
         try:
             code = self._process.wait(0.5)
         except subprocess.TimeoutExpired:
-            return "closed its channel to the checker"
+            return "closed its socket to the checker"
         return (
-            f"was ended by {signal.Signals(-code).name}" if code < 0 else f"left with code {code}"
+            f"was killed by {signal.Signals(-code).name}"
+            if code < 0
+            else f"exited with code {code}"
         )
 
-    def _listen(self) -> None:
-        """What the answer printed so far."""
-        with contextlib.suppress(OSError), self._said.open("rb") as said:
-            data = said.read(SHOWN)
-            more = os.fstat(said.fileno()).st_size - len(data)
+    def _read_output(self) -> None:
+        """Read what the answer has printed so far."""
+        with contextlib.suppress(OSError), self._output.open("rb") as output:
+            data = output.read(MAX_SHOWN)
+            more = os.fstat(output.fileno()).st_size - len(data)
             text = sanitize(data.decode("utf-8", errors="replace"))
-            self.printed = f"{text}\n... and {more} bytes more" if more else text
+            self.printed = f"{text}\n... and {more} more bytes" if more else text
 
     def _environment(self) -> dict[str, str]:
-        kept = {name: os.environ[name] for name in KEPT if name in os.environ}
+        inherited = {name: os.environ[name] for name in INHERITED if name in os.environ}
         home = self._folder.name
         path = os.pathsep.join(os.path.abspath(entry) for entry in sys.path if entry)
-        return {**kept, **ALONE, "PYTHONPATH": path, "HOME": home, "MPLCONFIGDIR": home}
+        return {**inherited, **ENVIRONMENT, "PYTHONPATH": path, "HOME": home, "MPLCONFIGDIR": home}
 
 
 def sanitize(text: str) -> str:
-    """The text without characters that would move or colour a terminal."""
+    """Replace control characters, which could move the cursor or colour a terminal."""
     return "".join(
-        one if one.isprintable() or one in "\n\t" else "\N{REPLACEMENT CHARACTER}" for one in text
+        character if character.isprintable() or character in "\n\t" else "\N{REPLACEMENT CHARACTER}"
+        for character in text
     )

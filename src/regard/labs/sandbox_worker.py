@@ -1,14 +1,14 @@
-"""A reader's file in a process of its own: it answers the checker's questions, and can do little else.
+"""The worker process of the sandbox: it runs a user's answer file and evaluates its function on request.
 
     python -P sandbox_worker.py FILE_DESCRIPTOR SECONDS
 
-The two sides speak JSON over a socket, each message led by its length; tensors travel as their bytes, so
-neither side ever unpickles what the other sent. The law is held by the checker alone: nothing that a file
-does in here can make a wrong answer right.
+Both sides exchange length-prefixed JSON over a socket; tensors are sent as raw bytes, so neither side ever
+unpickles data from the other. Grading happens in the parent process only: nothing that an answer file does
+here can make a wrong answer pass.
 
-The fence keeps out what readers do by accident and what a prank would do: other processes, the network,
-files that are written or removed, memory and time without end. It is no prison for someone who
-knows Python's insides. This file needs PyTorch alone, which saves the child the import of all labs.
+The sandbox stops accidents and pranks: subprocesses, network access, writing or deleting files, unbounded
+memory and time. It is not a security boundary against someone who knows Python's internals. This module
+imports nothing from regard, so that the worker does not load all labs.
 """
 
 import base64
@@ -29,10 +29,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-LARGEST = 4 << 20  # bytes of one message
-SPOKEN = 1 << 20  # bytes that an answer may print
-MEMORY = 2 << 30  # bytes beyond what PyTorch takes
-DIMENSIONS = 16
+MAX_MESSAGE = 4 << 20  # bytes
+MAX_PRINTED = 1 << 20  # bytes
+MAX_MEMORY = 2 << 30  # bytes, beyond what PyTorch itself uses
+MAX_DIMENSIONS = 16
 DTYPES = {
     str(dtype).removeprefix("torch."): dtype
     for dtype in (
@@ -44,13 +44,13 @@ DTYPES = {
 
 @dataclass(frozen=True)
 class Unsupported:
-    """Something that does not travel; only what it is called does."""
+    """A value that cannot be sent; only the description of its type is."""
 
-    kind: str
+    description: str
 
 
 def encode(value: Any) -> Any:
-    """A value as JSON: numbers and strings as they are, the rest as [kind, content]."""
+    """A value as JSON: numbers and strings as they are, everything else as [kind, content]."""
     match value:
         case None | bool() | str():
             return value
@@ -71,17 +71,17 @@ def encode(value: Any) -> Any:
             kind = str(plain.dtype).removeprefix("torch.")
             return ["tensor", [kind, list(plain.shape), base64.b64encode(data).decode()]]
         case Tensor():
-            return ["foreign", f"a tensor of {value.dtype}"]
+            return ["unsupported", f"a tensor of {value.dtype}"]
         case _ if type(value).__module__ == "numpy":
             return encode(torch.as_tensor(value))
         case int():
-            return ["foreign", "a whole number of more than 64 bits"]
+            return ["unsupported", "an integer of more than 64 bits"]
         case _:
-            return ["foreign", f"a thing of type {type(value).__name__}"[:80]]
+            return ["unsupported", f"a value of type {type(value).__name__}"[:80]]
 
 
 def decode(value: Any) -> Any:
-    """What `encode` was given. ValueError for anything that `encode` does not write."""
+    """The inverse of `encode`. ValueError for anything that `encode` does not produce."""
     match value:
         case None | bool() | str() | float():
             return value
@@ -98,92 +98,94 @@ def decode(value: Any) -> Any:
         case ["dict", dict(parts)]:
             return {key: decode(part) for key, part in parts.items()}
         case ["tensor", [str(kind), list(shape), str(text)]] if kind in DTYPES:
-            return _tensor(DTYPES[kind], shape, base64.b64decode(text, validate=True))
-        case ["foreign", str(kind)]:
-            return Unsupported(kind[:80])
+            return _decode_tensor(DTYPES[kind], shape, base64.b64decode(text, validate=True))
+        case ["unsupported", str(description)]:
+            return Unsupported(description[:80])
         case _:
             raise ValueError("not an encoded value")
 
 
-def _tensor(dtype: torch.dtype, shape: list[Any], data: bytes) -> Tensor:
-    sizes = [size for size in shape if type(size) is int and 0 <= size <= LARGEST]
-    if len(sizes) != len(shape) or len(shape) > DIMENSIONS:
-        raise ValueError("not a shape")
+def _decode_tensor(dtype: torch.dtype, shape: list[Any], data: bytes) -> Tensor:
+    sizes = [size for size in shape if type(size) is int and 0 <= size <= MAX_MESSAGE]
+    if len(sizes) != len(shape) or len(shape) > MAX_DIMENSIONS:
+        raise ValueError("not a valid shape")
     if math.prod(sizes) * dtype.itemsize != len(data):
-        raise ValueError("not as many bytes as the shape needs")
+        raise ValueError("the number of bytes does not match the shape")
     flat = torch.frombuffer(bytearray(data), dtype=dtype) if data else torch.empty(0, dtype=dtype)
     return flat.reshape(sizes)
 
 
 def send(channel: socket.socket, message: dict[str, Any]) -> None:
-    """One message, or ValueError where it is too large."""
+    """Send one message. ValueError if it is too large."""
     data = json.dumps(message).encode()
-    if len(data) > LARGEST:
-        raise ValueError(f"that is more than the {LARGEST >> 20} MiB that one answer may hold")
+    if len(data) > MAX_MESSAGE:
+        raise ValueError(
+            f"an answer may have at most {MAX_MESSAGE >> 20} MiB, not {len(data) / 2**20:.1f} MiB"
+        )
     channel.sendall(struct.pack("!Q", len(data)) + data)
 
 
-def receive(channel: socket.socket, until: float = math.inf) -> dict[str, Any]:
-    """The next message; EOFError when there is none, TimeoutError when the clock says `until`."""
-    (size,) = struct.unpack("!Q", _read(channel, 8, until))
-    if size > LARGEST:
-        raise ValueError("a message that is too large")
-    message = json.loads(_read(channel, size, until))
+def receive(channel: socket.socket, deadline: float = math.inf) -> dict[str, Any]:
+    """The next message. EOFError if the channel is closed, TimeoutError after the deadline."""
+    (size,) = struct.unpack("!Q", _read_bytes(channel, 8, deadline))
+    if size > MAX_MESSAGE:
+        raise ValueError("the message is too large")
+    message = json.loads(_read_bytes(channel, size, deadline))
     if not isinstance(message, dict):
-        raise ValueError("a message that is no table")
+        raise ValueError("the message is not a JSON object")
     return message
 
 
-def _read(channel: socket.socket, size: int, until: float) -> bytes:
+def _read_bytes(channel: socket.socket, size: int, deadline: float) -> bytes:
     data = bytearray()
     while len(data) < size:
-        if until < math.inf:
-            channel.settimeout(max(1e-3, until - time.monotonic()))
-        part = channel.recv(min(size - len(data), 1 << 16))
-        if not part:
+        if deadline < math.inf:
+            channel.settimeout(max(1e-3, deadline - time.monotonic()))
+        chunk = channel.recv(min(size - len(data), 1 << 16))
+        if not chunk:
             raise EOFError
-        data += part
+        data += chunk
     return bytes(data)
 
 
-# ---- the child
+# ---- the worker
 
-REFUSED = (
+FORBIDDEN_EVENTS = (
     *("os.fork", "os.exec", "os.posix_spawn", "os.spawn", "os.system", "os.kill", "subprocess."),
     *("signal.pthread_kill", "pty.", "socket.", "ctypes.dlopen", "ctypes.dlsym", "resource."),
     *("os.remove", "os.rename", "os.rmdir", "os.mkdir", "os.link", "os.symlink", "os.truncate"),
     *("os.chmod", "os.chown", "os.utime", "os.setxattr", "os.removexattr", "shutil.", "tempfile."),
 )
-WRITES = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
+WRITE_FLAGS = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
 
 
-def _guard(event: str, arguments: tuple[Any, ...]) -> None:
-    """Refuses what an answer has no need of. Python gives no way to take such a hook off again."""
-    if event == "open" and isinstance(arguments[2], int) and arguments[2] & WRITES:
+def _audit(event: str, arguments: tuple[Any, ...]) -> None:
+    """Audit hook that forbids what an answer does not need. Python cannot remove an audit hook."""
+    if event == "open" and isinstance(arguments[2], int) and arguments[2] & WRITE_FLAGS:
         raise PermissionError("an answer may not write files")
-    if event.startswith(REFUSED):
+    if event.startswith(FORBIDDEN_EVENTS):
         raise PermissionError(f"an answer may not use {event}")
 
 
-def _fence(seconds: float) -> None:
-    """Limits that the kernel keeps, then Python's own. Where a limit is unknown, the others remain."""
+def _restrict(seconds: float) -> None:
+    """Set the kernel's resource limits, then the audit hook. Limits unknown to this system are skipped."""
     with contextlib.suppress(ImportError):
         import resource
 
         cpu = math.ceil(time.process_time() + seconds) + 1
-        limits = {"CPU": cpu, "FSIZE": SPOKEN, "CORE": 0, "NPROC": 0}
-        with contextlib.suppress(OSError), open("/proc/self/statm") as pages:
-            taken = int(pages.read().split()[0]) * resource.getpagesize()
-            limits["AS"] = taken + MEMORY
+        limits = {"CPU": cpu, "FSIZE": MAX_PRINTED, "CORE": 0, "NPROC": 0}
+        with contextlib.suppress(OSError), open("/proc/self/statm") as statm:
+            used = int(statm.read().split()[0]) * resource.getpagesize()
+            limits["AS"] = used + MAX_MEMORY
         for name, limit in limits.items():
             with contextlib.suppress(ValueError, OSError, AttributeError):
                 resource.setrlimit(getattr(resource, f"RLIMIT_{name}"), (limit, limit))
-    signal.setitimer(signal.ITIMER_REAL, seconds + 5)  # should the checker itself be gone by then
-    sys.addaudithook(_guard)
+    signal.setitimer(signal.ITIMER_REAL, seconds + 5)  # in case the parent process has died
+    sys.addaudithook(_audit)
 
 
-def _trouble(error: BaseException, file: str) -> dict[str, Any]:
-    """An exception as its kind, its words, and the last line of the reader's file that it passed."""
+def _describe_error(error: BaseException, file: str) -> dict[str, Any]:
+    """An exception as its type, its message, and the innermost line of the answer file in its traceback."""
     line = error.lineno if isinstance(error, SyntaxError) else None
     trace = error.__traceback__
     while trace:
@@ -191,48 +193,48 @@ def _trouble(error: BaseException, file: str) -> dict[str, Any]:
             line = trace.tb_lineno
         trace = trace.tb_next
     try:
-        words = error.msg if isinstance(error, SyntaxError) else str(error)
+        message = error.msg if isinstance(error, SyntaxError) else str(error)
         if isinstance(error, OSError) and error.errno == errno.EFBIG:
-            words = f"it printed more than {SPOKEN >> 20} MiB"
+            message = f"it printed more than {MAX_PRINTED >> 20} MiB"
     except BaseException:
-        words = ""
-    return {"error": type(error).__name__[:80], "words": str(words)[:500], "line": line}
+        message = ""
+    return {"error": type(error).__name__[:80], "message": str(message)[:500], "line": line}
 
 
-def _load(source: str, file: str, function: str) -> tuple[Any, dict[str, Any]]:
-    """The function that the reader wrote, and what to tell the checker about it."""
+def _load_function(source: str, file: str, function: str) -> tuple[Any, dict[str, Any]]:
+    """The function from the answer file, and the reply to the parent process."""
     module = types.ModuleType("worksheet")
     module.__file__ = file
-    sys.modules["worksheet"] = module  # as an import would: dataclasses look there
+    sys.modules["worksheet"] = module  # as an import would: dataclasses look it up there
     try:
         exec(compile(source, file, "exec"), module.__dict__)
     except BaseException as error:
-        return None, _trouble(error, file)
-    written = vars(module).get(function)
-    if callable(written):
-        return written, {"ready": True}
+        return None, _describe_error(error, file)
+    loaded = vars(module).get(function)
+    if callable(loaded):
+        return loaded, {"ready": True}
     names = [name for name, value in vars(module).items() if isinstance(value, types.FunctionType)]
     return None, {"functions": names[:50]}
 
 
 def main(descriptor: int, seconds: float) -> None:
-    """Load the reader's file, then answer one question after the other."""
+    """Load the answer file, then evaluate its function on one request after another."""
     channel = socket.socket(fileno=descriptor)
-    send(channel, {"awake": True})
-    first = receive(channel)
-    file = first["file"]
-    _fence(seconds)
-    written, told = _load(first["source"], file, first["function"])
-    send(channel, told)
-    while written:
-        asked = decode(receive(channel)["call"])
+    send(channel, {"started": True})
+    request = receive(channel)
+    file = request["file"]
+    _restrict(seconds)
+    function, reply = _load_function(request["source"], file, request["function"])
+    send(channel, reply)
+    while function:
+        arguments = decode(receive(channel)["call"])
         try:
-            send(channel, {"answer": encode(written(*asked))})
+            send(channel, {"answer": encode(function(*arguments))})
         except BaseException as error:
-            send(channel, _trouble(error, file))
+            send(channel, _describe_error(error, file))
 
 
 if __name__ == "__main__":
     with contextlib.suppress(EOFError, OSError):
         main(int(sys.argv[1]), float(sys.argv[2]))
-    os._exit(0)  # nothing that an answer left to be done at the end is done
+    os._exit(0)  # skips exit handlers that an answer may have registered

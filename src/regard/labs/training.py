@@ -1,7 +1,7 @@
-"""Short trainings for the labs: the library's own loop, in a folder that is thrown away.
+"""Short training runs for the labs: the library's own training loop in a temporary folder.
 
-Training and metrics are imported where they are used: who reads or runs the other labs, or answers a
-worksheet behind its fence, needs none of them.
+The training modules are imported inside the functions: the other labs and the worksheet sandbox do not
+need them.
 """
 
 from pathlib import Path
@@ -18,14 +18,14 @@ from regard.text.tokenizer import TokenizerPair
 
 
 def init_model(config: Config, tokenizers: TokenizerPair) -> Model:
-    """The model that a config asks for, as its seed draws it."""
+    """Build the config's model with weights initialised from its seed."""
     torch.manual_seed(config.seed)
     sizes = tokenizers.source.size, tokenizers.target.size
     return build(config.model, *sizes, tokenizers.joint).eval()
 
 
 def train(config: Config, data: Corpus) -> tuple[Model, TokenizerPair]:
-    """The same after the last step of its training on a CPU, and how it reads text."""
+    """Train the config's model on the CPU; return it after the last step, with its tokenizers."""
     from regard.training.loop import Loop
     from regard.training.progress import Display
     from regard.training.update import Update

@@ -1,4 +1,4 @@
-"""Worksheets: the one function that a lab is about, for the reader to write, and what the law says of it."""
+"""Worksheets: a lab's central function as an exercise, and the grading of a user's answer file."""
 
 import cmath
 import inspect
@@ -14,50 +14,50 @@ import torch
 from torch import Tensor
 
 from regard.errors import UserError
-from regard.labs.lab import Check, Exercise, Lab, document
+from regard.labs.lab import Check, Exercise, Lab, report_to_dict
 from regard.labs.sandbox import AnswerError, Sandbox, SandboxError, sanitize
 from regard.labs.sandbox_worker import Unsupported, decode, encode
 
-LONGEST = 1 << 20  # characters of an answer file
-WHOLE = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
+MAX_SOURCE = 1 << 20  # characters of an answer file
+INTEGER_DTYPES = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
 
-SHEET = '''"""Lab {name}
+TEMPLATE = '''"""Lab {name}
 
 {claim}.
 {background}
-Write the function below, then check it:
+Implement the function below, then check it:
 
     regard lab {name} --check {file}
 
-It is held against the law: any function that obeys it passes. `regard lab {name}` shows the whole claim
-with its derivation, and much of the answer.
+The check tests properties of the result: any correct implementation passes. `regard lab {name}` shows the
+full derivation, which gives away much of the answer.
 """
 
 import math
 
 import torch
 
-torch.set_default_dtype(torch.float64)  # as precise as the tensors that the function is given
+torch.set_default_dtype(torch.float64)  # the precision of the function's arguments
 
 
 {starter}
 '''
 
 
-def place(lab: Lab, folder: Path) -> Path:
-    """Where a lab's worksheet goes; what a reader may have written there is never overwritten."""
+def worksheet_path(lab: Lab, folder: Path) -> Path:
+    """The path of a lab's worksheet. UserError if the file exists: a user's work is never overwritten."""
     path = folder / f"{lab.name}.py"
     if path.exists():
         raise UserError(
-            f"{path} is there already, perhaps with your work in it: move it, or name another folder"
+            f"{path} already exists and may contain your work: move it, or name another folder"
         )
     return path
 
 
-def write(lab: Lab, folder: Path) -> Path:
-    """Put a starter file into `folder`."""
-    path, background = place(lab, folder), lab.exercise.background.strip()
-    sheet = SHEET.format(
+def write_worksheet(lab: Lab, folder: Path) -> Path:
+    """Write the starter file into `folder`."""
+    path, background = worksheet_path(lab, folder), lab.exercise.background.strip()
+    text = TEMPLATE.format(
         name=lab.name,
         claim=textwrap.fill(lab.claim, 100),
         background=f"\n{background}\n" if background else "",
@@ -67,167 +67,167 @@ def write(lab: Lab, folder: Path) -> Path:
     try:
         folder.mkdir(parents=True, exist_ok=True)
         with path.open("x", encoding="utf-8") as file:
-            file.write(sheet)
+            file.write(text)
     except OSError as error:
         raise UserError(f"{path} cannot be written: {error.strerror}") from None
     return path
 
 
 @dataclass(frozen=True)
-class Marks:
-    """What the law says of one answer file."""
+class GradeReport:
+    """The grading of one answer file."""
 
     name: str
     function: str
     file: str
     checks: Sequence[Check]
-    remark: str  # why it was not graded to the end, or what may explain a failure
+    remark: str  # why grading stopped early, or a likely reason for a failed check
     printed: str
     seconds: float
 
     @property
     def passed(self) -> bool:
-        return bool(self.checks) and not self.remark and all(one.passed for one in self.checks)
+        return bool(self.checks) and not self.remark and all(check.passed for check in self.checks)
 
-    @property
-    def document(self) -> dict[str, Any]:
-        """The marks as plain lists and numbers."""
-        return document(self)
+    def to_dict(self) -> dict[str, Any]:
+        """The report as data for JSON."""
+        return report_to_dict(self)
 
 
-def check(lab: Lab, path: Path, seconds: float = 20.0) -> Marks:
-    """Hold the answer in a file against the law, in a process of its own that gets `seconds` in all.
+def check_answer(lab: Lab, path: Path, seconds: float = 20.0) -> GradeReport:
+    """Grade an answer file, run in a separate process with a time limit of `seconds` in total.
 
-    A file that cannot be asked (no such function, a syntax error, no time left) is a UserError.
+    UserError if the file cannot be run: no such function, a syntax error, the time limit exceeded.
     """
     if not 0 < seconds < math.inf:
-        raise UserError(f"--limit is a number of seconds above 0, not {seconds:g}")
-    source, begun = read(path), time.perf_counter()
-    with Sandbox(path, source, seconds) as asking:
-        asking.load(lab.exercise.function)
-        checks, remark = graded(lab.exercise, Answer(lab.exercise, asking.ask))
-    spent = time.perf_counter() - begun
+        raise UserError(f"--limit must be a positive number of seconds, not {seconds:g}")
+    source, started = read_answer(path), time.perf_counter()
+    with Sandbox(path, source, seconds) as sandbox:
+        sandbox.load(lab.exercise.function)
+        checks, remark = grade_answer(lab.exercise, RemoteFunction(lab.exercise, sandbox.call))
+    elapsed = time.perf_counter() - started
     function = lab.exercise.function
-    return Marks(lab.name, function, str(path), checks, remark, asking.printed, spent)
+    return GradeReport(lab.name, function, str(path), checks, remark, sandbox.printed, elapsed)
 
 
-def read(path: Path) -> str:
-    """The text of an answer file."""
+def read_answer(path: Path) -> str:
+    """The source of an answer file."""
     try:
         with path.open(encoding="utf-8") as file:
-            source = file.read(LONGEST + 1)
+            source = file.read(MAX_SOURCE + 1)
     except FileNotFoundError:
-        raise UserError(
-            f"there is no file {path}; --worksheet DIR writes one to begin with"
-        ) from None
+        raise UserError(f"there is no file {path}; --worksheet DIR writes a starter file") from None
     except UnicodeDecodeError:
         raise UserError(f"{path} is not valid UTF-8") from None
     except OSError as error:
         raise UserError(f"{path} cannot be read: {error.strerror}") from None
-    if len(source) > LONGEST:
-        raise UserError(f"{path} is too long for an answer: more than {LONGEST >> 20} MiB")
+    if len(source) > MAX_SOURCE:
+        raise UserError(
+            f"{path} is too large: an answer file may have at most {MAX_SOURCE >> 20} MiB"
+        )
     return source
 
 
-def graded(exercise: Exercise, answer: "Answer") -> tuple[list[Check], str]:
-    """Every check that could be made, and what else there is to say."""
+def grade_answer(exercise: Exercise, answer: "RemoteFunction") -> tuple[list[Check], str]:
+    """All checks up to the first error, and a remark on the error or on a failed check."""
     checks: list[Check] = []
     remark = ""
     try:
-        for one in exercise.grade(answer):
-            remark = remark or ("" if one.passed else answer.differs)
-            checks.append(one)
+        for check in exercise.grade(answer):
+            remark = remark or ("" if check.passed else answer.mismatch)
+            checks.append(check)
     except AnswerError as error:
-        remark = answer.failed(error)
+        remark = answer.describe_error(error)
     except SandboxError:
         raise
-    except UserError as error:  # the law's own word about types and shapes
+    except UserError as error:  # raised by `grade` itself, about types and shapes
         remark = str(error)
     except Exception as error:
-        why = str(error).strip().split("\n")[0][:200]
-        remark = answer.differs or f"{answer.asked} returned what cannot be graded: {why}"
+        reason = str(error).strip().split("\n")[0][:200]
+        remark = answer.mismatch or f"the result of {answer.last_call} cannot be graded: {reason}"
     return checks, sanitize(remark)
 
 
-class Answer:
-    """The reader's function as `grade` sees it: asked elsewhere, its results in our precision."""
+class RemoteFunction:
+    """The user's function as passed to `grade`: evaluated in the sandbox, its results in our precision."""
 
-    def __init__(self, exercise: Exercise, ask: Callable[[Any, str], Any]) -> None:
-        self._exercise, self._ask = exercise, ask
-        self.asked = exercise.function
-        self.differs = ""  # how the last answer was not of the type and shape of ours
+    def __init__(self, exercise: Exercise, call: Callable[[Any, str], Any]) -> None:
+        self._exercise, self._call = exercise, call
+        self.last_call = exercise.function
+        self.mismatch = ""  # how the last result differs in type or shape from the solution's
 
-    def __call__(self, *given: Any) -> Any:
+    def __call__(self, *args: Any) -> Any:
         names = inspect.signature(self._exercise.solution).parameters
-        told = [f"{name} = {brief(value)}" for name, value in zip(names, given, strict=False)]
-        self.asked = f"{self._exercise.function}({', '.join(told)})"
-        sent = encode(given)
-        ours = self._exercise.solution(*decode(sent))
-        got = fitted(self._ask(sent, self.asked), ours)
-        self.differs = ""
-        if kind(got) != kind(ours):
-            self.differs = f"{self.asked} returned {kind(got)}, where {kind(ours)} is expected"
-        if got is None and ours is not None:
-            raise UserError(f"{self.differs}; did you forget to return it?")
-        if isinstance(got, Unsupported):
-            raise UserError(self.differs)
-        return got
+        values = [f"{name} = {summarize(value)}" for name, value in zip(names, args, strict=False)]
+        self.last_call = f"{self._exercise.function}({', '.join(values)})"
+        encoded = encode(args)
+        expected = self._exercise.solution(*decode(encoded))
+        result = cast_like(self._call(encoded, self.last_call), expected)
+        returned, required = describe_type(result), describe_type(expected)
+        self.mismatch = ""
+        if returned != required:
+            self.mismatch = f"{self.last_call} returned {returned}; expected {required}"
+        if result is None and expected is not None:
+            raise UserError(f"{self.mismatch}. Is a return statement missing?")
+        if isinstance(result, Unsupported):
+            raise UserError(self.mismatch)
+        return result
 
-    def failed(self, raised: AnswerError) -> str:
-        if raised.kind == "NotImplementedError" and not raised.words:
-            return f"nothing written yet: fill in {self._exercise.function}{raised.place}"
-        return f"{self.asked} failed{raised.place}: {raised}"
+    def describe_error(self, error: AnswerError) -> str:
+        if error.kind == "NotImplementedError" and not error.message:
+            return f"not implemented yet: fill in {self._exercise.function}{error.location}"
+        return f"{self.last_call} failed{error.location}: {error}"
 
 
-def brief(value: Any) -> str:
-    """A number as it is, anything larger as its kind."""
+def summarize(value: Any) -> str:
+    """A number or string as it is, anything larger as its type and shape."""
     if isinstance(value, float):
         return f"{value:.6g}"
-    return repr(value) if isinstance(value, int | str) else kind(value)
+    return repr(value) if isinstance(value, int | str) else describe_type(value)
 
 
-def kind(value: Any) -> str:
-    """What a value is, in words: type and shape."""
+def describe_type(value: Any) -> str:
+    """The type and shape of a value, in words."""
     match value:
         case None:
-            return "nothing"
+            return "None"
         case Tensor():
-            tails = {torch.bool: " of truth values"} | dict.fromkeys(WHOLE, " of whole numbers")
+            tails = {torch.bool: " of booleans"} | dict.fromkeys(INTEGER_DTYPES, " of integers")
             tail = " of complex numbers" if value.is_complex() else tails.get(value.dtype, "")
-            strange = "" if value.isfinite().all() else " with nan or infinity in it"
-            return f"a tensor {list(value.shape)}{tail}{strange}"
+            nonfinite = "" if value.isfinite().all() else " with NaN or infinity"
+            return f"a tensor {list(value.shape)}{tail}{nonfinite}"
         case bool():
-            return "a truth value"
+            return "a boolean"
         case int() | float() | complex():
             return "a number" if cmath.isfinite(value) else f"{value}"
         case str():
             return "a string"
         case tuple() | list():
-            parts = ", ".join(dict.fromkeys(map(kind, value[:50])))  # each kind once
+            parts = ", ".join(dict.fromkeys(map(describe_type, value[:50])))  # each type once
             return f"a {type(value).__name__} of {len(value)} ({parts})"
         case dict():
-            return f"a dict with {', '.join(list(value)[:50])}"
+            return f"a dict with keys {', '.join(list(value)[:50])}"
         case Unsupported():
-            return value.kind
+            return value.description
         case _:
-            raise TypeError(f"{type(value).__name__} does not travel to a reader's process")
+            raise TypeError(f"cannot send a value of type {type(value).__name__} to the sandbox")
 
 
-def fitted(got: Any, like: Any) -> Any:
-    """`got` in the precision of `like`; a number may come as a tensor with one element, and back.
+def cast_like(value: Any, like: Any) -> Any:
+    """`value` with the dtype of `like`; numbers and one-element tensors are converted into each other.
 
-    What is of another kind stays as it is: the law knows best what it can be applied to.
+    A value of another type or shape stays as it is: `grade` decides whether it can be used.
     """
-    match got, like:
-        case Tensor(), bool() | int() | float() if got.numel() == 1:
-            return got.item()
+    match value, like:
+        case Tensor(), bool() | int() | float() if value.numel() == 1:
+            return value.item()
         case int() | float(), Tensor() if like.ndim == 0:
-            return like.new_tensor(got)
-        case Tensor(), Tensor() if torch.can_cast(got.dtype, like.dtype):
-            return got.to(like.dtype)
-        case (tuple() | list(), tuple() | list()) if len(got) == len(like):
-            return type(like)(fitted(one, other) for one, other in zip(got, like, strict=True))
-        case dict(), dict() if got.keys() == like.keys():
-            return {key: fitted(got[key], like[key]) for key in like}
+            return like.new_tensor(value)
+        case Tensor(), Tensor() if torch.can_cast(value.dtype, like.dtype):
+            return value.to(like.dtype)
+        case (tuple() | list(), tuple() | list()) if len(value) == len(like):
+            return type(like)(cast_like(v, other) for v, other in zip(value, like, strict=True))
+        case dict(), dict() if value.keys() == like.keys():
+            return {key: cast_like(value[key], like[key]) for key in like}
         case _:
-            return got
+            return value
