@@ -2,8 +2,8 @@
 
 from collections.abc import Sequence
 
-from regard.compare.tables import grid
 from regard.labs.lab import Lab, Result, Value, shown
+from regard.tables import markdown_table
 
 NAME = "labs.md"
 
@@ -25,7 +25,7 @@ def section(lab: Lab, result: Result) -> str:
             f"## {lab.name}: {lab.claim}\n",
             f"```\n{lab.derivation.strip()}\n```\n",
             picture(lab),
-            grid([result.table.columns, *cells]),
+            markdown_table([result.table.columns, *cells]),
             *(f"- {note}" for note in result.notes),
             *[""] * bool(result.notes),
             f"{verdict}: `{command}`\n",
