@@ -90,7 +90,7 @@ def test_training_tiny(form, monkeypatch) -> None:
 
 
 def test_the_fraction_of_the_matmul_rate() -> None:
-    contender = Contender("mine", "task", int, flops=50.0, speeds=[2.0, 4.0, 3.0])
+    contender = Contender("regard", "task", int, flops=50.0, speeds=[2.0, 4.0, 3.0])
     [row] = Result.of("about", "units/s", [contender], matmul_rate=600.0).rows
     assert row["matmul_fraction"] == 0.25
     [row] = Result.of("about", "units/s", [replace(contender, flops=None)], matmul_rate=600.0).rows

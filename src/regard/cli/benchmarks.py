@@ -30,7 +30,7 @@ def list_benchmarks(context: typer.Context) -> None:
 
     table = Table(box=None, header_style="bold")
     table.add_column("benchmark", no_wrap=True)
-    table.add_column("what it measures")
+    table.add_column("description")
     for name, kind in BENCHMARKS.items():
         table.add_row(name, (kind.__doc__ or "").split("\n")[0])
     out.print(table)
