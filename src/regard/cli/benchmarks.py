@@ -50,7 +50,7 @@ def decoding(
         bool,
         typer.Option(
             "--peers",
-            help="Also time transformers and ctranslate2 (pip install 'regard[peers]').",
+            help="Also time transformers and ctranslate2, the packages of the extra `peers`.",
         ),
     ] = False,
     as_json: AsJson = False,

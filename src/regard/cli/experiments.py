@@ -38,7 +38,7 @@ def compare(
         Path | None,
         typer.Option(
             "--runs",
-            help="Folder for the runs; several comparisons can share it. [default: OUT/runs]",
+            help="Folder for the runs; several comparisons can share it. Default: OUT/runs.",
         ),
     ] = None,
     split: Annotated[str, typer.Option(help="The split to evaluate on.")] = "test",
