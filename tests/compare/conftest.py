@@ -1,4 +1,4 @@
-"""A small comparison that was run in this process: two systems, two seeds each."""
+"""A small finished comparison, run in this process: two systems, two seeds each."""
 
 import importlib
 from collections.abc import Sequence
@@ -20,17 +20,17 @@ SETTINGS = [
     "training.batch_sentences=20",
     "training.validate_every=2",
 ]
-SWEEP = importlib.import_module("regard.compare.sweep")  # the package gives the function
+SWEEP = importlib.import_module("regard.compare.sweep")  # the package exports the function
 TRAIN = importlib.import_module("regard.training.run")
 VARY = ["model.cell=gru,rnn"]
 
 
-def inside(run: Run, split: str, beams: Sequence[int], device: str, jobs: int) -> str:
-    """`sweep.execute`, without a process of its own."""
+def execute_in_process(run: Run, split: str, beams: Sequence[int], device: str, jobs: int) -> str:
+    """`sweep.execute` without a subprocess."""
     config = run.folder.with_suffix(".toml")
     files.write(config, run.config.to_toml())
     try:
-        job.job(config, run.folder, device, jobs, split, list(beams))
+        job.run_job(config, run.folder, device, jobs, split, list(beams))
     except UserError as error:
         return str(error)
     return ""
@@ -38,7 +38,7 @@ def inside(run: Run, split: str, beams: Sequence[int], device: str, jobs: int) -
 
 @pytest.fixture(scope="session")
 def settings(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
-    """Words to turn around; a second's work."""
+    """Settings for a string-reversal task that trains in a second."""
     folder = tmp_path_factory.mktemp("data")
     words = [f"{i * i * 7919 % 100_003:05}"[: 2 + i % 4] for i in range(84)]
     for split, rows in (("train", words[:60]), ("val", words[60:71]), ("test", words[71:])):
@@ -49,26 +49,26 @@ def settings(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
 
 
 @pytest.fixture(scope="session")
-def done(settings: list[str], tmp_path_factory: pytest.TempPathFactory) -> list[Run]:
-    """Not to be changed: copy it."""
+def finished_runs(settings: list[str], tmp_path_factory: pytest.TempPathFactory) -> list[Run]:
+    """Shared by all tests: copy the folders before changing them."""
     folder = tmp_path_factory.mktemp("compare") / "runs"
     runs = plan(["case"], VARY, settings, [2], folder)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(SWEEP, "execute", inside)
+        patch.setattr(SWEEP, "execute", execute_in_process)
         patch.setattr(TRAIN, "EXAMPLES", 0)
         assert sweep(runs, "test", [1], "cpu", 1, lambda line: None) == []
     return runs
 
 
 @pytest.fixture
-def in_this_process(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
-    """No processes; the folders that were worked in."""
-    worked: list[Path] = []
+def executed(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
+    """Execute runs in this process; the folders of the executed runs."""
+    folders: list[Path] = []
 
     def execute(run: Run, *rest: object) -> str:
-        worked.append(run.folder)
-        return inside(run, *rest)
+        folders.append(run.folder)
+        return execute_in_process(run, *rest)
 
     monkeypatch.setattr(SWEEP, "execute", execute)
     monkeypatch.setattr(TRAIN, "EXAMPLES", 0)
-    return worked
+    return folders

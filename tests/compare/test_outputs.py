@@ -1,29 +1,29 @@
-"""The page of side-by-side outputs: which sentences, and how they are written."""
+"""The page of side-by-side outputs: which sentences it samples, and how it formats them."""
 
 import pytest
 
-from regard.compare.outputs import COUNT, plain, side_by_side, spread
+from regard.compare.outputs import SAMPLE_SIZE, escape_markdown, format_outputs, sample_by_length
 
 
-def test_sentences_are_the_middles_of_equal_parts_by_length():
+def test_the_sample_is_the_middle_of_equal_parts_by_length():
     sources = ["x" * (n * 7 % 13) for n in range(13)]  # every length from 0 to 12 once
-    lengths = [len(sources[row]) for row in spread(sources, 5)]
+    lengths = [len(sources[row]) for row in sample_by_length(sources, 5)]
     assert lengths == [1, 3, 6, 9, 11]  # floor(13 (2 i + 1) / 10)
 
 
-def test_equals_stand_in_order_and_a_small_split_is_shown_whole():
-    assert spread(["aa"] * 4, 2) == [1, 3]
-    assert spread(["ccc", "a", "bb"]) == [1, 2, 0]
-    assert spread(["one"]) == [0]
-    assert len(spread([str(n) for n in range(1000)])) == COUNT
-    assert len(set(spread([str(n) for n in range(1000)]))) == COUNT
+def test_equal_lengths_keep_their_order_and_a_small_split_is_shown_in_full():
+    assert sample_by_length(["aa"] * 4, 2) == [1, 3]
+    assert sample_by_length(["ccc", "a", "bb"]) == [1, 2, 0]
+    assert sample_by_length(["one"]) == [0]
+    rows = sample_by_length([str(n) for n in range(1000)])
+    assert len(rows) == len(set(rows)) == SAMPLE_SIZE
 
 
 def test_the_page():
     pairs = [(f"<U> a|b_{n}", f"A|B {n}") for n in range(30)]
     outputs = {"score dot": [f"dot {n}" for n in range(30)], "score mean": ["*", *"b" * 29]}
-    page = side_by_side(pairs, outputs, "val")
-    assert "12 of the 30 sentences of the val split, chosen by length alone" in page
+    page = format_outputs(pairs, outputs, "val")
+    assert "12 of the 30 sentences of the val split, selected by length only" in page
     assert page.count("## Sentence ") == 12
     first = page.split("## Sentence ")[1]
     assert first.splitlines() == [
@@ -40,7 +40,7 @@ def test_the_page():
 
 
 @pytest.mark.parametrize(
-    ("text", "shown"),
+    ("text", "escaped"),
     [
         ("a\tb\n c ", "a b c"),
         ("1 < 2 & 3", "1 &lt; 2 &amp; 3"),
@@ -48,5 +48,5 @@ def test_the_page():
         ('"so", he said', '"so", he said'),
     ],
 )
-def test_markdown_shows_text_as_it_stands(text, shown):
-    assert plain(text) == shown
+def test_markdown_is_escaped(text, escaped):
+    assert escape_markdown(text) == escaped

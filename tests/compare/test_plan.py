@@ -1,4 +1,4 @@
-"""Which runs a comparison needs."""
+"""Plans: which runs a comparison needs."""
 
 from pathlib import Path
 
@@ -6,14 +6,14 @@ import pytest
 
 from regard import presets
 from regard.compare import plan
-from regard.compare.plan import axis, fingerprint, short
+from regard.compare.plan import fingerprint, parse_axis, short_label
 from regard.config import Config
 from regard.errors import UserError
 
 OUT = Path("runs")
 
 
-def test_every_preset_with_every_combination_and_each_seed():
+def test_a_plan_is_presets_by_combinations_by_seeds():
     vary = ["model.cell=gru,lstm", "training.learning_rate=1e-3,1e-4,1e-5"]
     runs = plan(["case", "case-rnn"], vary, ["model.hidden_dim=31"], [2], OUT)
     assert len(runs) == 2 * 2 * 3 * 2
@@ -31,7 +31,7 @@ def test_every_preset_with_every_combination_and_each_seed():
     assert last.folder.name == "seed-2"
 
 
-def test_each_preset_can_have_seeds_of_its_own():
+def test_each_preset_can_have_its_number_of_seeds():
     runs = plan(["case", "case-rnn"], ["training.learning_rate=1e-3,1e-4"], [], [3, 1], OUT)
     assert [(run.system.preset, run.seed) for run in runs] == [
         *[("case", seed) for seed in (1, 2, 3)] * 2,
@@ -39,7 +39,7 @@ def test_each_preset_can_have_seeds_of_its_own():
     ]
 
 
-def test_a_preset_alone_is_called_by_its_name_and_a_lone_one_by_what_varies(tmp_path):
+def test_labels_without_variation_and_with_a_single_preset(tmp_path):
     file = tmp_path / "mine.toml"
     file.write_text('description = "mine"\n')
     assert [run.system.label for run in plan([str(file)], [], [], [1], OUT)] == ["mine"]
@@ -50,7 +50,7 @@ def test_a_preset_alone_is_called_by_its_name_and_a_lone_one_by_what_varies(tmp_
     assert run.folder.parent.name.startswith("mine-")
 
 
-def test_a_varied_kind_resets_its_table_and_what_is_set_besides_stays():
+def test_a_varied_kind_resets_its_table_and_keeps_other_settings():
     vary = ["model.attention.score.kind=dot,location"]
     runs = plan(["case"], vary, ["model.attention.kq_dim=7"], [1], OUT)
     assert [run.config.model.attention.score.kind for run in runs] == ["dot", "location"]
@@ -70,40 +70,44 @@ def test_a_varied_kind_resets_its_table_and_what_is_set_besides_stays():
         ("model.attention={kv_heads=1}", "attention kv_heads 1"),
     ],
 )
-def test_a_short_name(setting, label):
-    assert short(setting) == label
+def test_a_short_label(setting, label):
+    assert short_label(setting) == label
 
 
-def test_an_axis():
-    assert axis("model.cell=gru,lstm") == ["model.cell=gru", "model.cell=lstm"]
-    assert axis(" model.cell = gru , lstm ") == ["model.cell=gru", "model.cell=lstm"]
-    assert axis("a=1") == ["a=1"]
+def test_parse_axis():
+    assert parse_axis("model.cell=gru,lstm") == ["model.cell=gru", "model.cell=lstm"]
+    assert parse_axis(" model.cell = gru , lstm ") == ["model.cell=gru", "model.cell=lstm"]
+    assert parse_axis("a=1") == ["a=1"]
 
 
-def test_a_comma_inside_a_value_is_the_values():
+def test_a_comma_inside_a_value_does_not_split_it():
     values = ['{kind="relative", form="query"}', "rotary", "[1, 2]", '"a, b"', "{x=1}"]
-    assert axis("model.position=" + ",".join(values)) == [f"model.position={v}" for v in values]
+    assert parse_axis("model.position=" + ",".join(values)) == [
+        f"model.position={v}" for v in values
+    ]
 
 
 @pytest.mark.parametrize("text", ["model.cell", "=gru", "model.cell=", "model.cell=gru,,rnn", ""])
-def test_an_axis_that_varies_nothing(text):
-    with pytest.raises(UserError, match="varies nothing: write key=a,b,c"):
-        axis(text)
+def test_an_invalid_axis_is_an_error(text):
+    with pytest.raises(UserError, match="is not a valid --vary: write key=a,b,c"):
+        parse_axis(text)
 
 
-def test_equal_settings_have_one_fingerprint_however_they_came_about():
-    plain = presets.load("case")
-    same = presets.load("case", ["model.hidden_dim=128", "seed=9", "description=other words"])
-    assert fingerprint(plain) == fingerprint(same)
+def test_equal_settings_have_equal_fingerprints():
+    default = presets.load("case")
+    same = presets.load(
+        "case", ["model.hidden_dim=128", "seed=9", "description=another description"]
+    )
+    assert fingerprint(default) == fingerprint(same)
     others = [
-        plain.model_copy(update={"search": plain.search.model_copy(update={"max_extra": 3})}),
+        default.model_copy(update={"search": default.search.model_copy(update={"max_extra": 3})}),
         presets.load("case", ["model.cell=rnn"]),
         presets.load("case", ["training.epochs=0.5"]),
         presets.load("case", ["data.seed=2"]),
         Config(),
     ]
-    names = {fingerprint(config) for config in [plain, *others]}
-    assert len(names) == len(others) + 1
+    fingerprints = {fingerprint(config) for config in [default, *others]}
+    assert len(fingerprints) == len(others) + 1
 
 
 @pytest.mark.parametrize(
@@ -111,19 +115,19 @@ def test_equal_settings_have_one_fingerprint_however_they_came_about():
     [
         (["case", "case"], []),
         (["case"], ["model.cell=gru,gru"]),
-        (["case"], ["seed=1,2"]),  # every system has its seeds: these two are one
+        (["case"], ["seed=1,2"]),  # seeds are counted separately: both have the same settings
         (["case"], ["model.hidden_dim=128,0x80"]),
         (["case"], ["description=one,two"]),
     ],
     ids=str,
 )
-def test_the_same_system_twice_is_refused(names, vary):
-    with pytest.raises(UserError, match="two systems are the same"):
+def test_a_duplicate_system_is_an_error(names, vary):
+    with pytest.raises(UserError, match="two systems have the same settings"):
         plan(names, vary, [], [2], OUT)
 
 
-def test_mistakes_are_told_before_anything_runs():
-    with pytest.raises(UserError, match="or one for each: got 2 numbers and 3 presets"):
+def test_user_errors_are_raised_while_planning():
+    with pytest.raises(UserError, match="or one per preset: got 2 numbers and 3 presets"):
         plan(["case", "case-rnn", "case-transformer"], [], [], [2, 1], OUT)
     with pytest.raises(UserError, match='Did you mean "gru"'):
         plan(["case"], ["model.cell=rnn,gruu"], [], [1], OUT)

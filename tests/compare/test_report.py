@@ -1,4 +1,4 @@
-"""What a comparison leaves, read back."""
+"""The files that a comparison writes."""
 
 import csv
 import json
@@ -11,20 +11,20 @@ from pathlib import Path
 import pytest
 
 from regard.compare import Run, write_report
-from regard.compare.columns import COLUMNS, TIMED, USUAL, chosen
+from regard.compare.columns import COLUMNS, DEFAULT_COLUMNS, TRAINING_TIME_COLUMNS, select_columns
 from regard.compare.curves import read_curve
-from regard.compare.statistics import Summary, paired_p
-from regard.compare.tables import comma_separated, latex, shown
+from regard.compare.tables import format_rows, to_csv, to_latex
 from regard.errors import UserError
+from regard.statistics import Summary, paired_bootstrap_p
 from regard.text import corpus
 
 FILES = {"results.json", "table.md", "table.csv", "table.tex", "curves.png", "outputs.md"}
 
 
 @pytest.fixture(scope="module")
-def out(done, tmp_path_factory) -> Path:
+def out(finished_runs, tmp_path_factory) -> Path:
     folder = tmp_path_factory.mktemp("report") / "new"
-    table = write_report(done, "test", "regard compare case", [], folder)
+    table = write_report(finished_runs, "test", "regard compare case", [], folder)
     assert (folder / "table.md").read_text("utf-8") == table
     return folder
 
@@ -39,22 +39,24 @@ def test_the_files(out):
     assert (out / "curves.png").read_bytes().startswith(b"\x89PNG")
 
 
-def test_the_figures_are_those_of_the_runs(done, results):
+def test_figures_are_those_of_the_runs(finished_runs, results):
     assert [system["system"] for system in results["systems"]] == ["cell gru", "cell rnn"]
     for system in results["systems"]:
-        mine = [run for run in done if run.system.label == system["system"]]
-        cards = [json.loads((run.folder / "card.json").read_text()) for run in mine]
-        found = [json.loads((run.folder / "evaluation-test.json").read_text()) for run in mine]
+        group = [run for run in finished_runs if run.system.label == system["system"]]
+        cards = [json.loads((run.folder / "card.json").read_text()) for run in group]
+        evaluations = [
+            json.loads((run.folder / "evaluation-test.json").read_text()) for run in group
+        ]
         losses = Summary.of([card["figures"]["val_loss"] for card in cards])
         assert system["summary"]["val_loss"] == vars(losses)
-        bleu = Summary.of([one["results"][0]["bleu_lower"] for one in found])
+        bleu = Summary.of([one["results"][0]["bleu_lower"] for one in evaluations])
         assert system["summary"]["bleu_lower"]["mean"] == pytest.approx(bleu.mean)
         assert [run["seed"] for run in system["runs"]] == [1, 2]
         assert [run["figures"] for run in system["runs"]] == [card["figures"] for card in cards]
         assert "outputs" not in json.dumps(system)
 
 
-def test_the_first_is_what_the_others_are_measured_against(results):
+def test_the_first_system_is_the_baseline(results):
     assert results["systems"][0]["p"] is None
     assert 0 < results["systems"][1]["p"] <= 1
     assert results["baseline"] == "cell gru"
@@ -70,123 +72,126 @@ def cells(table: str) -> list[list[str]]:
     return [[cell.strip() for cell in line[1:-1].split("|")] for line in lines]
 
 
-def test_the_table_for_people(out):
-    heads, *rows = cells((out / "table.md").read_text("utf-8"))
-    assert heads == ["system", *(COLUMNS[name].head for name in USUAL)]
+def test_the_markdown_table(out):
+    headings, *rows = cells((out / "table.md").read_text("utf-8"))
+    assert headings == ["system", *(COLUMNS[name].heading for name in DEFAULT_COLUMNS)]
     assert [row[0] for row in rows] == ["cell gru", "cell rnn"]
-    row = dict(zip(USUAL, rows[0][1:], strict=True))
-    assert row["p"] == ""  # the first is not compared with itself
+    row = dict(zip(DEFAULT_COLUMNS, rows[0][1:], strict=True))
+    assert row["p"] == ""  # the baseline has no p-value
     assert re.fullmatch(r"± \d+\.\d{3}", row["interval"])
     assert re.fullmatch(r"\d,\d{3}", row["parameters"])
 
 
-def test_the_table_for_programs(out, results):
-    """Every column, by its name, as plain numbers."""
+def test_the_csv_table(out, results):
+    """All columns, by name, as unformatted numbers."""
     with (out / "table.csv").open(newline="", encoding="utf-8") as file:
         rows = list(csv.DictReader(file))
     assert list(rows[0]) == ["system", *COLUMNS]
     for row, system in zip(rows, results["systems"], strict=True):
         assert row.pop("system") == system["system"]
-        assert row.pop("speed") == ""  # nobody asked for it
-        known = {name: COLUMNS[name].value(system) for name in row}
-        assert {name: float(cell) if cell else None for name, cell in row.items()} == known
+        assert row.pop("speed") == ""  # not measured
+        expected = {name: COLUMNS[name].get_value(system) for name in row}
+        assert {name: float(cell) if cell else None for name, cell in row.items()} == expected
     assert rows[0]["p"] == ""
     assert all(rows[1].values())
-    assert rows[1]["cache"] == "0.0"  # a recurrent model keeps nothing of each token
+    assert rows[1]["cache"] == "0.0"  # a recurrent decoder state does not grow
 
 
-def test_the_figures_a_table_leaves_out(done, results):
+def test_results_have_figures_that_the_default_table_omits(finished_runs, results):
     for system in results["systems"]:
-        mine = [run for run in done if run.system.label == system["system"]]
-        found = [json.loads((run.folder / "evaluation-test.json").read_text()) for run in mine]
-        longest = Summary.of([one["results"][0]["bleu_lower_longest"] for one in found])
+        group = [run for run in finished_runs if run.system.label == system["system"]]
+        evaluations = [
+            json.loads((run.folder / "evaluation-test.json").read_text()) for run in group
+        ]
+        longest = Summary.of([one["results"][0]["bleu_lower_longest"] for one in evaluations])
         assert system["summary"]["bleu_lower_longest"] == vars(longest)
         bits = [run["bits_per_character"] for run in system["runs"]]
-        assert bits == [one["bits_per_character"] for one in found]
+        assert bits == [one["bits_per_character"] for one in evaluations]
         assert system["summary"]["bits_per_character"]["mean"] == pytest.approx(sum(bits) / 2)
 
 
-def test_chosen_columns_and_what_is_said_under_them(done, tmp_path):
+def test_selected_columns_and_their_notes(finished_runs, tmp_path):
     names = ("longest", "cache", "speed", "training_seconds")
     speeds = {"cell gru": 1234.5, "cell rnn": 66.6}
     table = write_report(
-        done, "test", "x", [], tmp_path, columns=names, speeds=speeds, theme="dark"
+        finished_runs, "test", "x", [], tmp_path, columns=names, speeds=speeds, theme="dark"
     )
-    heads, *rows = cells(table)
-    assert heads[1:] == ["longest fifth", "cache bytes/token", "sentences/s", "training s"]
+    headings, *rows = cells(table)
+    assert headings[1:] == ["longest fifth", "cache bytes/token", "sentences/s", "training s"]
     assert [row[3] for row in rows] == ["1,234", "67"]
     assert "longest source, in characters" in table
     assert "one more token adds" in table
-    assert "one system at a time in turn, best of 3" in table
-    assert "shared the device" not in table  # each had it for itself
+    assert "systems timed in turn, best of 3 rounds" in table
+    assert "shared the device" not in table  # jobs is 1
     assert "paired bootstrap" not in table
-    plain = write_report(done, "test", "x", [], tmp_path, columns=["p"])
-    assert "paired bootstrap against cell gru" in plain
-    assert "2 seeds; test split, greedy;" in plain
+    p_table = write_report(finished_runs, "test", "x", [], tmp_path, columns=["p"])
+    assert "paired bootstrap test against cell gru" in p_table
+    assert "2 seeds; test split, greedy;" in p_table
     tex = (tmp_path / "table.tex").read_text()
     assert tex.startswith(r"\begin{tabular}{lr}")
-    assert set(TIMED) <= set(COLUMNS)
+    assert set(TRAINING_TIME_COLUMNS) <= set(COLUMNS)
 
 
-def test_systems_with_fewer_seeds_than_others(done, tmp_path):
-    """Their number is shown unasked, and what is paired is what the same seeds said."""
-    whole = cells(write_report(done, "test", "x", [], tmp_path / "a", columns=["variance", "p"]))
-    fewer = [run for run in done if run.seed == 2 or run.system == done[0].system]
+def test_systems_with_fewer_seeds_than_others(finished_runs, tmp_path):
+    """The table shows the number of seeds, and outputs are paired by seed."""
+    full = cells(
+        write_report(finished_runs, "test", "x", [], tmp_path / "a", columns=["variance", "p"])
+    )
+    fewer = [run for run in finished_runs if run.seed == 2 or run.system == finished_runs[0].system]
     table = write_report(fewer, "test", "x", [], tmp_path / "b", columns=["variance", "p"])
-    heads, first, second = cells(table)
-    assert heads[1] == "seeds"
-    assert "seeds" not in whole[0]
+    headings, first, second = cells(table)
+    assert headings[1] == "seeds"
+    assert "seeds" not in full[0]
     assert (first[1], second[1:3]) == ("2", ["1", ""])
     assert first[2]
-    seeds = {run.seed: run for run in done if run.system != done[0].system}
-    other = {run.seed: run for run in done if run.system == done[0].system}
-    said = [
-        json.loads((r.folder / "evaluation-test.json").read_text()) for r in (other[2], seeds[2])
+    second_seeds = [run for run in finished_runs if run.seed == 2]
+    evaluations = [
+        json.loads((run.folder / "evaluation-test.json").read_text()) for run in second_seeds
     ]
-    texts = [[one["results"][0]["outputs"]] for one in said]
-    references = [target for _, target in corpus.load(done[0].config.data)["test"]]
-    assert second[3] == f"{paired_p(*texts, references):.3f}"
+    texts = [[evaluation["results"][0]["outputs"]] for evaluation in evaluations]
+    references = [target for _, target in corpus.load(finished_runs[0].config.data)["test"]]
+    assert second[3] == f"{paired_bootstrap_p(*texts, references):.3f}"
     assert "1 or 2 seeds; " in table
 
 
-def test_the_table_says_which_beam_it_shows(done, tmp_path):
-    runs = copies(done, tmp_path)
+def test_the_notes_name_the_beam_width(finished_runs, tmp_path):
+    runs = copy_runs(finished_runs, tmp_path)
     for run in runs:
-        edit(run, lambda found: found["results"][0].update(beam=5))
+        edit_record(run, lambda record: record["results"][0].update(beam=5))
     assert "test split, beam 5;" in write_report(runs, "test", "x", [], tmp_path / "out")
 
 
-def copies(runs: list[Run], folder: Path) -> list[Run]:
-    made = [replace(run, folder=folder / str(number)) for number, run in enumerate(runs)]
-    for old, new in zip(runs, made, strict=True):
+def copy_runs(runs: list[Run], folder: Path) -> list[Run]:
+    copies = [replace(run, folder=folder / str(number)) for number, run in enumerate(runs)]
+    for old, new in zip(runs, copies, strict=True):
         shutil.copytree(old.folder, new.folder)
-    return made
+    return copies
 
 
-def edit(run: Run, change: Callable[[dict], object], name: str = "evaluation-test") -> None:
+def edit_record(run: Run, change: Callable[[dict], object], name: str = "evaluation-test") -> None:
     file = run.folder / f"{name}.json"
-    found = json.loads(file.read_text())
-    change(found)
-    file.write_text(json.dumps(found))
+    record = json.loads(file.read_text())
+    change(record)
+    file.write_text(json.dumps(record))
 
 
-def test_where_and_beside_how_many_it_was_trained_is_told_by_the_runs(done, tmp_path):
-    runs = copies(done, tmp_path / "runs")
-    edit(runs[3], lambda card: card.update(jobs=7, device="an abacus"), "card")
-    edit(runs[0], lambda card: card.pop("jobs"), "card")
+def test_the_notes_name_the_devices_and_the_number_of_jobs(finished_runs, tmp_path):
+    runs = copy_runs(finished_runs, tmp_path / "runs")
+    edit_record(runs[3], lambda card: card.update(jobs=7, device="an abacus"), "card")
+    edit_record(runs[0], lambda card: card.pop("jobs"), "card")
     times, quality = (
         write_report(runs, "test", "x", [], tmp_path, columns=columns)
         for columns in (["training_seconds"], ["bleu"])
     )
     assert "up to 7 runs shared the device" in times
-    assert "shared the device" not in quality  # no time is shown
+    assert "shared the device" not in quality  # no column of times
     assert re.search(r"threads, PyTorch \S+ and an abacus, PyTorch \S+\.\n", quality)
 
 
-def test_a_file_of_an_earlier_version_leaves_cells_empty(done, tmp_path):
-    runs = copies(done, tmp_path)
-    edit(runs[0], lambda found: found.pop("cache_bytes_per_token"))
-    edit(runs[2], lambda found: found["results"][0].pop("bleu_lower_longest"))
+def test_figures_missing_in_files_of_an_earlier_version_are_empty_cells(finished_runs, tmp_path):
+    runs = copy_runs(finished_runs, tmp_path)
+    edit_record(runs[0], lambda record: record.pop("cache_bytes_per_token"))
+    edit_record(runs[2], lambda record: record["results"][0].pop("bleu_lower_longest"))
     table = write_report(
         runs, "test", "x", [], tmp_path / "out", columns=["bleu", "cache", "longest"]
     )
@@ -195,114 +200,119 @@ def test_a_file_of_an_earlier_version_leaves_cells_empty(done, tmp_path):
     assert first[1] and first[3] and second[1]  # noqa: PT018
 
 
-WRONG = {
+INVALID = {
     "bleu_lower,longes": r'no column "longes"\. Did you mean "longest"\? Columns: seeds, bleu_lower',
     "": 'no column ""',
     "p,p": '"p,p" names a column twice',
 }
 
 
-@pytest.mark.parametrize("text", WRONG)
-def test_a_column_that_is_not_there(text):
-    with pytest.raises(UserError, match=WRONG[text]):
-        chosen(text)
-    assert chosen(" p, longest ") == ("p", "longest")
+@pytest.mark.parametrize("text", INVALID)
+def test_an_invalid_column_is_an_error(text):
+    with pytest.raises(UserError, match=INVALID[text]):
+        select_columns(text)
+    assert select_columns(" p, longest ") == ("p", "longest")
 
 
 def test_the_latex_is_balanced_and_escaped(out):
     text = (out / "table.tex").read_text("utf-8")
-    assert text.startswith(r"\begin{tabular}{l" + "r" * len(USUAL) + "}")
+    assert text.startswith(r"\begin{tabular}{l" + "r" * len(DEFAULT_COLUMNS) + "}")
     assert text.rstrip().endswith(r"\end{tabular}")
     assert text.count("{") == text.count("}")
     body = [line for line in text.splitlines() if line.endswith(r"\\")]
     assert len(body) == 3
-    assert all(len(re.findall(r"(?<!\\)&", line)) == len(USUAL) for line in body)
+    assert all(len(re.findall(r"(?<!\\)&", line)) == len(DEFAULT_COLUMNS) for line in body)
     assert not re.search(r"(?<!\\)[%#_]", text)
     assert r"$\pm$ " in text
 
 
-def test_odd_names_are_escaped():
-    text = latex([["a", "b"], ["x_1 & 50%", "#{$}"]])
+def test_special_characters_are_escaped():
+    text = to_latex([["a", "b"], ["x_1 & 50%", "#{$}"]])
     assert r"x\_1 \& 50\% & \#\{\$\} \\" in text
-    [heads, row] = csv.reader(comma_separated([{"system": 'x,"y"'}]).splitlines())
-    assert (heads[0], row[0]) == ("system", 'x,"y"')
-    assert shown([{"system": "x", "p": 0.25}], ["p", "bleu"]) == [
+    [headings, row] = csv.reader(to_csv([{"system": 'x,"y"'}]).splitlines())
+    assert (headings[0], row[0]) == ("system", 'x,"y"')
+    assert format_rows([{"system": "x", "p": 0.25}], ["p", "bleu"]) == [
         ["system", "p", "BLEU"],
         ["x", "0.250", ""],
     ]
 
 
-def test_a_run_that_failed_is_left_out_and_told(done, tmp_path):
+def test_a_failed_run_is_left_out_and_listed(finished_runs, tmp_path):
     missing = tmp_path / "none"
-    runs = [*done[:3], replace(done[3], folder=missing)]
-    failed = ["cell rnn, seed 2: it said nothing"]
+    runs = [*finished_runs[:3], replace(finished_runs[3], folder=missing)]
+    failed = ["cell rnn, seed 2: no output"]
     table = write_report(runs, "test", "x", failed, tmp_path / "out")
-    assert "Failed: cell rnn, seed 2: it said nothing" in table
+    assert "Failed: cell rnn, seed 2: no output" in table
     systems = json.loads((tmp_path / "out" / "results.json").read_text())["systems"]
     assert [len(system["runs"]) for system in systems] == [2, 1]
-    assert systems[1]["p"] == 1.0  # of the seed that both have: neither got a word right
+    assert systems[1]["p"] == 1.0  # for the common seed: both have a BLEU of zero
     assert systems[1]["summary"]["val_loss"]["variance"] is None
 
 
-def test_systems_without_a_seed_in_common_have_no_paired_test(done, tmp_path):
-    write_report([done[0], done[3]], "test", "x", [], tmp_path)
+def test_systems_without_a_seed_in_common_have_no_paired_test(finished_runs, tmp_path):
+    write_report([finished_runs[0], finished_runs[3]], "test", "x", [], tmp_path)
     systems = json.loads((tmp_path / "results.json").read_text())["systems"]
     assert [run["seed"] for system in systems for run in system["runs"]] == [1, 2]
     assert systems[1]["p"] is None
 
 
 @pytest.mark.parametrize("name", ["card", "evaluation-test"])
-def test_a_damaged_record_is_named(done, tmp_path, name):
-    runs = copies(done, tmp_path / "runs")
+def test_a_damaged_record_is_an_error(finished_runs, tmp_path, name):
+    runs = copy_runs(finished_runs, tmp_path / "runs")
     (runs[2].folder / f"{name}.json").write_text("{")
     with pytest.raises(UserError, match=rf"2/{name}\.json is damaged: delete it"):
         write_report(runs, "test", "x", [], tmp_path)
 
 
-def test_a_system_without_any_run_has_no_row(done, tmp_path):
-    runs = [*done[:2], *(replace(run, folder=tmp_path / str(run.seed)) for run in done[2:])]
+def test_a_system_without_finished_runs_has_no_row(finished_runs, tmp_path):
+    runs = [
+        *finished_runs[:2],
+        *(replace(run, folder=tmp_path / str(run.seed)) for run in finished_runs[2:]),
+    ]
     table = write_report(runs, "test", "x", ["both"], tmp_path / "out")
     assert "cell rnn" not in table.split("\n\n")[0]
 
 
-def test_nothing_at_all_is_an_error(done, tmp_path):
-    runs = [replace(run, folder=tmp_path / str(n)) for n, run in enumerate(done)]
-    with pytest.raises(UserError, match=r"no run came to an end.*: it was the rate"):
-        write_report(runs, "test", "x", ["it was the rate"], tmp_path / "out")
+def test_a_comparison_without_finished_runs_is_an_error(finished_runs, tmp_path):
+    runs = [replace(run, folder=tmp_path / str(n)) for n, run in enumerate(finished_runs)]
+    with pytest.raises(UserError, match=r"no run finished.*: it diverged"):
+        write_report(runs, "test", "x", ["it diverged"], tmp_path / "out")
 
 
-def elsewhere(done: list[Run], text: str, folder: Path) -> list[Run]:
-    """The same runs, but the second system says that its test data is this."""
+def with_other_test_set(finished_runs: list[Run], text: str, folder: Path) -> list[Run]:
+    """The same runs, but the config of the second system has this test set."""
     file = folder / "other.tsv"
     file.write_text(text, "utf-8")
-    data = done[2].config.data.model_copy(update={"test": str(file)})
-    other = done[2].config.model_copy(update={"data": data})
-    return [*done[:2], *(replace(run, config=other) for run in done[2:])]
+    data = finished_runs[2].config.data.model_copy(update={"test": str(file)})
+    other = finished_runs[2].config.model_copy(update={"data": data})
+    return [*finished_runs[:2], *(replace(run, config=other) for run in finished_runs[2:])]
 
 
-def test_other_sentences_have_no_paired_test(done, tmp_path):
-    """But the same ones do, whatever else the data is."""
-    same = Path(done[2].config.data.test).read_text("utf-8")
+def test_systems_with_other_test_sentences_have_no_paired_test(finished_runs, tmp_path):
+    """Systems with equal test sentences have one, even if their data tables differ."""
+    same = Path(finished_runs[2].config.data.test).read_text("utf-8")
     for text, paired in ((same, True), (same.replace("\t", "x\t", 1), False)):
-        write_report(elsewhere(done, text, tmp_path), "test", "x", [], tmp_path / "out")
+        write_report(
+            with_other_test_set(finished_runs, text, tmp_path), "test", "x", [], tmp_path / "out"
+        )
         systems = json.loads((tmp_path / "out" / "results.json").read_text())["systems"]
         assert (systems[1]["p"] is not None) == paired
         page = (tmp_path / "out" / "outputs.md").read_text()
         assert ("| cell rnn |" in page) == paired
-        assert ("measured on other sentences: cell rnn." in page) != paired
+        assert ("evaluated on other sentences: cell rnn." in page) != paired
 
 
-def test_a_curve_is_what_validation_said(done, tmp_path):
-    curve = read_curve(done[0].folder)
+def test_a_curve_is_the_validation_loss(finished_runs, tmp_path):
+    curve = read_curve(finished_runs[0].folder)
     assert list(curve) == [2, 4, 6]
-    card = json.loads((done[0].folder / "card.json").read_text())
+    card = json.loads((finished_runs[0].folder / "card.json").read_text())
     assert min(curve.values()) == card["figures"]["val_loss"]
 
 
-def test_runs_of_different_lengths_share_a_curve(done, tmp_path):
-    """Early stopping may end one before the other."""
+def test_runs_of_different_lengths_are_drawn_as_one_curve(finished_runs, tmp_path):
+    """Early stopping can end one run before another."""
     runs = []
-    for run in done[:2]:
+    for run in finished_runs[:2]:
         shutil.copytree(run.folder, tmp_path / run.folder.name)
         runs.append(replace(run, folder=tmp_path / run.folder.name))
     file = runs[1].folder / "metrics.jsonl"

@@ -1,4 +1,4 @@
-"""Running a plan: what is there is reused, what failed is told, what was killed goes on."""
+"""Executing a plan: finished runs are reused, failures are reported, killed runs resume."""
 
 import json
 import shutil
@@ -12,101 +12,102 @@ import pytest
 
 from regard import files
 from regard.compare import plan, sweep
-from regard.compare.sweep import execute, finished, last_line
+from regard.compare.sweep import execute, is_finished, last_line
 from regard.errors import UserError
 
 
 @pytest.fixture
-def mine(done, settings, tmp_path):
+def runs(finished_runs, settings, tmp_path):
     """A copy of the finished comparison."""
-    shutil.copytree(done[0].folder.parent.parent, tmp_path / "runs")
+    shutil.copytree(finished_runs[0].folder.parent.parent, tmp_path / "runs")
     return plan(["case"], ["model.cell=gru,rnn"], settings, [2], tmp_path / "runs")
 
 
-def swept(runs, split="test", beams=(1,), jobs=1) -> tuple[list[str], list[str]]:
-    said: list[str] = []
-    return sweep(runs, split, list(beams), "cpu", jobs, said.append), said
+def run_sweep(runs, split="test", beams=(1,), jobs=1) -> tuple[list[str], list[str]]:
+    """(failures, messages)"""
+    messages: list[str] = []
+    return sweep(runs, split, list(beams), "cpu", jobs, messages.append), messages
 
 
-def test_what_is_finished_is_not_run_again(mine, in_this_process):
-    assert all(finished(run, "test", [1]) for run in mine)
-    failed, said = swept(mine)
-    assert (failed, in_this_process) == ([], [])
-    assert said == ["4 runs, 4 there already, 1 at a time"]
+def test_finished_runs_are_not_executed_again(runs, executed):
+    assert all(is_finished(run, "test", [1]) for run in runs)
+    failed, messages = run_sweep(runs)
+    assert (failed, executed) == ([], [])
+    assert messages == ["4 runs, 4 already finished, 1 at a time"]
 
 
-def test_what_is_missing_is_run_and_nothing_else(mine, in_this_process):
-    shutil.rmtree(mine[2].folder)
-    failed, said = swept(mine)
-    assert (failed, in_this_process) == ([], [mine[2].folder])
-    assert said[1:] == ["[1/1] cell rnn, seed 1: done"]
-    assert finished(mine[2], "test", [1])
+def test_only_missing_runs_are_executed(runs, executed):
+    shutil.rmtree(runs[2].folder)
+    failed, messages = run_sweep(runs)
+    assert (failed, executed) == ([], [runs[2].folder])
+    assert messages[1:] == ["[1/1] cell rnn, seed 1: done"]
+    assert is_finished(runs[2], "test", [1])
 
 
-def test_another_split_or_beam_is_measured_without_training_again(mine, in_this_process):
-    before = (mine[0].folder / "model.safetensors").stat().st_mtime_ns
-    assert not finished(mine[0], "val", [1])
-    assert not finished(mine[0], "test", [1, 2])
-    assert swept(mine[:1], "val")[1][-1] == "[1/1] cell gru, seed 1: done"
-    assert swept(mine[:1], "test", (1, 2))[0] == []
-    assert finished(mine[0], "val", [1])
-    assert finished(mine[0], "test", [2])
-    assert (mine[0].folder / "model.safetensors").stat().st_mtime_ns == before
+def test_another_split_or_beam_is_evaluated_without_training_again(runs, executed):
+    before = (runs[0].folder / "model.safetensors").stat().st_mtime_ns
+    assert not is_finished(runs[0], "val", [1])
+    assert not is_finished(runs[0], "test", [1, 2])
+    assert run_sweep(runs[:1], "val")[1][-1] == "[1/1] cell gru, seed 1: done"
+    assert run_sweep(runs[:1], "test", (1, 2))[0] == []
+    assert is_finished(runs[0], "val", [1])
+    assert is_finished(runs[0], "test", [2])
+    assert (runs[0].folder / "model.safetensors").stat().st_mtime_ns == before
 
 
-def test_a_run_that_stopped_before_its_evaluation_is_not_finished(mine, in_this_process):
-    (mine[1].folder / "evaluation-test.json").unlink()
-    assert not finished(mine[1], "test", [1])
-    swept(mine)
-    assert in_this_process == [mine[1].folder]
+def test_a_run_without_evaluation_is_not_finished(runs, executed):
+    (runs[1].folder / "evaluation-test.json").unlink()
+    assert not is_finished(runs[1], "test", [1])
+    run_sweep(runs)
+    assert executed == [runs[1].folder]
 
 
-def test_what_an_earlier_version_measured_is_measured_again_but_not_trained(mine, in_this_process):
-    file = mine[1].folder / "evaluation-test.json"
-    found = json.loads(file.read_text())
-    wanted = found.pop("cache_bytes_per_token")
-    file.write_text(json.dumps(found))
-    before = (mine[1].folder / "model.safetensors").stat().st_mtime_ns
-    swept(mine)
-    assert in_this_process == [mine[1].folder]
-    assert json.loads(file.read_text())["cache_bytes_per_token"] == wanted
-    assert (mine[1].folder / "model.safetensors").stat().st_mtime_ns == before
+def test_an_evaluation_of_an_earlier_version_is_repeated_without_training(runs, executed):
+    file = runs[1].folder / "evaluation-test.json"
+    evaluation = json.loads(file.read_text())
+    expected = evaluation.pop("cache_bytes_per_token")
+    file.write_text(json.dumps(evaluation))
+    before = (runs[1].folder / "model.safetensors").stat().st_mtime_ns
+    run_sweep(runs)
+    assert executed == [runs[1].folder]
+    assert json.loads(file.read_text())["cache_bytes_per_token"] == expected
+    assert (runs[1].folder / "model.safetensors").stat().st_mtime_ns == before
 
 
-def test_other_words_about_the_same_settings_are_the_same_run(mine, in_this_process):
-    told = [run.config.model_copy(update={"description": "better told"}) for run in mine]
-    runs = [replace(run, config=config) for run, config in zip(mine, told, strict=True)]
-    (runs[0].folder / "evaluation-test.json").unlink()
-    assert swept(runs)[0] == []
-    assert in_this_process == [runs[0].folder]
+def test_the_description_does_not_distinguish_runs(runs, executed):
+    configs = [run.config.model_copy(update={"description": "new"}) for run in runs]
+    renamed = [replace(run, config=config) for run, config in zip(runs, configs, strict=True)]
+    (renamed[0].folder / "evaluation-test.json").unlink()
+    assert run_sweep(renamed)[0] == []
+    assert executed == [renamed[0].folder]
 
 
-def test_a_folder_with_other_settings_is_refused_before_anything_runs(mine, in_this_process):
-    file = mine[3].folder / "config.toml"
-    file.write_text(file.read_text().replace("hidden_dim = 8", "hidden_dim = 9"))
-    shutil.rmtree(mine[0].folder)
+def test_a_folder_with_other_settings_is_an_error_before_anything_runs(runs, executed):
+    file = runs[3].folder / "config.toml"
+    file.write_text(file.read_text().replace("hidden = 8", "hidden = 9"))
+    shutil.rmtree(runs[0].folder)
     with pytest.raises(
         UserError, match=r"other settings \(model.hidden_dim: 9 there, 8 here\).*--out"
     ):
-        swept(mine)
-    assert in_this_process == []
+        run_sweep(runs)
+    assert executed == []
 
 
-def test_one_that_fails_does_not_keep_the_others(settings, tmp_path, in_this_process):
+def test_a_failed_run_does_not_stop_the_others(settings, tmp_path, executed):
     vary = ["training.learning_rate=1e30,1e-3"]
     runs = plan(["case"], vary, [*settings, "training.warmup_steps=0"], [1], tmp_path)
-    failed, said = swept(runs)
-    assert len(in_this_process) == 2
+    failed, messages = run_sweep(runs)
+    assert len(executed) == 2
     assert len(failed) == 1
     assert failed[0].startswith("rate 1e30, seed 1: the ")
     assert "loss became" in failed[0]
-    assert said[-1] == "[2/2] rate 1e-3, seed 1: done"
-    assert not finished(runs[0], "test", [1])
+    assert messages[-1] == "[2/2] rate 1e-3, seed 1: done"
+    assert not is_finished(runs[0], "test", [1])
 
 
-def test_a_split_that_is_not_there_is_told_before_training(settings, tmp_path, in_this_process):
+def test_an_unknown_split_is_an_error_before_training(settings, tmp_path, executed):
     runs = plan(["case"], [], settings, [1], tmp_path)
-    failed, _ = swept(runs, "tset")
+    failed, _ = run_sweep(runs, "tset")
     assert 'Did you mean "test"' in failed[0]
     assert not runs[0].folder.exists()
 
@@ -116,38 +117,38 @@ def test_the_last_line_of_a_log(tmp_path):
     log.write_bytes(b"one\nna\xefve two\n\n  \n")
     assert last_line(log) == "na\ufffdve two"
     log.write_text("\n")
-    assert last_line(log) == "it said nothing"
+    assert last_line(log) == "no output"
 
 
-def test_a_killed_run_goes_on_in_a_process_of_its_own(settings, tmp_path):
+def test_a_killed_run_resumes_in_a_subprocess(settings, tmp_path):
     long = [*settings, "training.epochs=60", "training.validate_every=20"]
     [run] = plan(["case"], [], long, [1], tmp_path)
     config = run.folder.with_suffix(".toml")
     files.write(config, run.config.to_toml())
-    given = [config, run.folder, "cpu", "1", "test", "1"]
-    words = [sys.executable, "-m", "regard.compare.job", *given]
-    process = subprocess.Popen(words, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    arguments = [config, run.folder, "cpu", "1", "test", "1"]
+    command = [sys.executable, "-m", "regard.compare.job", *arguments]
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     try:
-        until = time.monotonic() + 60
+        deadline = time.monotonic() + 60
         while not (run.folder / "last" / "state.safetensors").is_file():
-            assert time.monotonic() < until
+            assert time.monotonic() < deadline
             assert process.poll() is None
             time.sleep(0.02)
     finally:
         process.kill()
         process.wait()
-    assert not finished(run, "test", [1])
+    assert not is_finished(run, "test", [1])
     assert execute(run, "test", [1], "cpu", 2) == ""
-    assert finished(run, "test", [1])
+    assert is_finished(run, "test", [1])
     log = run.folder.with_suffix(".log").read_text()
     assert int(log.split("resuming at step ")[1].split()[0]) >= 20
     events = [json.loads(line) for line in (run.folder / "metrics.jsonl").read_text().splitlines()]
     steps = [event["step"] for event in events if event["event"] == "validation"]
-    assert steps == list(range(20, 181, 20))  # none lost, none twice
+    assert steps == list(range(20, 181, 20))  # none missing, none repeated
 
 
-def test_a_process_that_fails_says_why(settings, tmp_path):
+def test_a_failed_subprocess_reports_its_error(settings, tmp_path):
     [run] = plan(["case"], [], settings, [1], tmp_path)
-    problem = execute(run, "tset", [1], "cpu", 1)
-    assert 'this data has no split "tset"' in problem
-    assert str(Path(run.folder.with_suffix(".log"))) in problem
+    error = execute(run, "tset", [1], "cpu", 1)
+    assert 'this data has no split "tset"' in error
+    assert str(Path(run.folder.with_suffix(".log"))) in error

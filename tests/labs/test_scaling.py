@@ -8,9 +8,9 @@ import torch
 
 from regard import UserError
 from regard.attention import heads
-from regard.compare.statistics import T95
 from regard.labs.profiling import PowerLaw, peak_memory, thread_seconds
 from regard.labs.scaling import fold
+from regard.statistics import T95
 
 SIZES = [5, 7, 11, 19, 23]
 

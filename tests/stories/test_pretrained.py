@@ -137,7 +137,7 @@ def test_scratch_and_pretrained_are_compared_as_one_plan(tuned, tmp_path, monkey
 
     def inside(run, split, beams, device, jobs) -> str:
         files.write(run.folder.with_suffix(".toml"), run.config.to_toml())
-        job.job(run.folder.with_suffix(".toml"), run.folder, device, jobs, split, list(beams))
+        job.run_job(run.folder.with_suffix(".toml"), run.folder, device, jobs, split, list(beams))
         return ""
 
     path = tuned[3]

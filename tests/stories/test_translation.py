@@ -269,7 +269,7 @@ def test_compare(regard, tmp_path, checksums):
     assert (dry.code, [line.split("\t")[0] for line in dry.out.splitlines()]) == (0, ["to run"] * 2)
     said = regard(*words, "--jobs", 2)
     assert (said.code, said.err) == (1, "")
-    assert "2 runs, 0 there already, 2 at a time" in said.out
+    assert "2 runs, 0 already finished, 2 at a time" in said.out
     assert re.search(r"rate 1e30, seed 1: .*loss became", said.out)
     assert "| rate 1e-3 |" in said.out
     assert "| rate 1e30 |" not in said.out
@@ -279,7 +279,7 @@ def test_compare(regard, tmp_path, checksums):
         "regard compare words.toml --vary training.learning_rate=1e-3,1e30"
     )
     dry = regard(*words, "--dry-run")
-    assert [line.split("\t")[0] for line in dry.out.splitlines()] == ["there", "to run"]
+    assert [line.split("\t")[0] for line in dry.out.splitlines()] == ["finished", "to run"]
     # Without the one that fails, everything is there: nothing runs, and all is well.
     words[3] = "training.learning_rate=1e-3"
     before = checksums(tmp_path / "out" / "runs")
@@ -287,7 +287,7 @@ def test_compare(regard, tmp_path, checksums):
     assert "shared the device" not in said.out
     assert "up to 2 runs shared" in regard(*words, "--columns", "training_seconds").out  # they had
     assert (said.code, said.err) == (0, "")
-    assert "1 runs, 1 there already, 1 at a time" in said.out
+    assert "1 runs, 1 already finished, 1 at a time" in said.out
     assert "| system | BLEU lower | cache bytes/token | sentences/s |" in said.out
     assert re.search(r"\| [\d,]+ \| [\d,]*[1-9][\d,]* \|\n\n1 seed; test split, greedy", said.out)
     assert "# Outputs side by side" in (tmp_path / "out" / "outputs.md").read_text("utf-8")
@@ -295,7 +295,7 @@ def test_compare(regard, tmp_path, checksums):
 
 
 COMPARE = {
-    "jobs": (["--jobs", "0"], "--jobs is 1 or more, not 0"),
+    "jobs": (["--jobs", "0"], "--jobs must be 1 or more: got 0"),
     "column": (
         ["--columns", "p,sped"],
         'no column "sped". Did you mean "speed"? Columns: seeds, bleu_lower',

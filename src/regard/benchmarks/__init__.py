@@ -1,4 +1,4 @@
-"""What is measured, against whom: `timing` (turn by turn), then one benchmark a file."""
+"""Speed benchmarks: `timing` (interleaved rounds), then one benchmark per module."""
 
 from regard.benchmarks.decoding import Decoding
 from regard.benchmarks.training import Training

@@ -1,7 +1,7 @@
-"""How many sentences a second does a Transformer decode, and how many with other tools?
+"""Decoding speed: sentences per second of a Transformer, compared with other implementations.
 
-All sides have the same shape, random weights, the lengths of the same sentences, equal batches, sorted by
-length, and say exactly `steps` tokens. Encoding counts, tokenising does not.
+All contenders have the same shape, random weights, sources of the same lengths sorted into equal batches,
+and generate exactly `steps` tokens. Encoding is timed, tokenization is not.
 """
 
 from collections.abc import Callable, Iterator
@@ -12,9 +12,9 @@ from torch import Tensor
 
 from regard import config
 from regard.benchmarks import peers
-from regard.benchmarks.lengths import lengths
+from regard.benchmarks.lengths import load_lengths
 from regard.benchmarks.plain import plain_beam, plain_greedy
-from regard.benchmarks.timing import Result, Side, interleave
+from regard.benchmarks.timing import Contender, Result, interleave
 from regard.models import Model, build, int8, packed
 from regard.search import beam, greedy
 from regard.text.batch import pad
@@ -22,12 +22,12 @@ from regard.text.tokenizer import END
 
 BASELINE = "plain loop"
 Shape = dict[str, int]
-SHAPE: Shape = {"d_model": 256, "layers": 4, "heads": 8, "d_ff": 1024, "vocabulary": 8000}
+SHAPE: Shape = {"d_model": 256, "layers": 4, "heads": 8, "d_ff": 1024, "vocab_size": 8000}
 
 
 @dataclass(frozen=True)
 class Decoding:
-    """Sentences a second through encoder, decoder and search, beside a plain loop and other tools."""
+    """Sentences per second of encoder, decoder and search, compared with a plain loop and other toolkits."""
 
     rounds: int = 5
     batch: int = 128
@@ -39,54 +39,55 @@ class Decoding:
     shape: Shape = field(default_factory=lambda: dict(SHAPE))
 
     def run(self, report: Callable[[str], object] = lambda line: None) -> Result:
-        """Time every side and compare."""
-        work = Work(self.batches(), self.steps, self.device)
-        sides = [side for width in self.beams for side in self.sides(work, width, report)]
+        """Time all contenders and compare them."""
+        if self.peers:
+            peers.check_installed()
+        work = Workload(self.batches(), self.steps, self.device)
+        contenders = [one for width in self.beams for one in self.contenders(work, width)]
         with torch.inference_mode():
-            interleave(sides, self.rounds, self.sentences, self.sentences * self.steps, report)
+            interleave(contenders, self.rounds, self.sentences, self.sentences * self.steps, report)
         about = (
             f"decoding {self.sentences} sentences, {self.steps} tokens each, on {self.device}, "
-            f"{torch.get_num_threads()} threads, {lengths('test', self.sentences)[0]}"
+            f"{torch.get_num_threads()} threads, {load_lengths('test', self.sentences)[0]}"
         )
-        return Result.of(about, "sentences/s", sides)
+        return Result.of(about, "sentences/s", contenders)
 
     def batches(self) -> list[list[list[int]]]:
-        """Random sources of true lengths, sorted, in batches."""
-        random = torch.Generator().manual_seed(0)
-        ordinary = (4, self.shape["vocabulary"] - 1)
+        """Random sources with the lengths of real ones, sorted by length, in batches."""
+        generator = torch.Generator().manual_seed(0)
+        id_range = (4, self.shape["vocab_size"] - 1)  # no special tokens
         rows = [
-            torch.randint(*ordinary, (length,), generator=random).tolist()
-            for length, _ in sorted(lengths("test", self.sentences)[1])
+            torch.randint(*id_range, (length,), generator=generator).tolist()
+            for length, _ in sorted(load_lengths("test", self.sentences)[1])
         ]
         return [rows[start : start + self.batch] for start in range(0, len(rows), self.batch)]
 
-    def sides(self, work: "Work", width: int, report: Callable[[str], object]) -> Iterator[Side]:
-        """What is compared, for one width of the beam."""
+    def contenders(self, work: "Workload", width: int) -> Iterator[Contender]:
+        """The contenders for one beam width."""
         task = "greedy" if width == 1 else f"beam {width}"
         model = self.model()
 
-        def side(name: str, run: Callable[[], int], precision: str = "float32") -> Side:
-            return Side(name, task, run, precision, self.batch)
+        def contender(name: str, run: Callable[[], int], precision: str = "float32") -> Contender:
+            return Contender(name, task, run, precision, self.batch)
 
-        yield side(BASELINE, lambda: work.plain(model, width))
-        yield side("regard", lambda: work.ours(model, width))
+        yield contender(BASELINE, lambda: work.run_plain(model, width))
+        yield contender("regard", lambda: work.run_regard(model, width))
         if self.device == "cpu":
-            rounded = endless(int8(self.model()))
-            yield side("regard", lambda: work.ours(rounded, width), "int8")
+            quantized = suppress_eos(int8(self.model()))
+            yield contender("regard", lambda: work.run_regard(quantized, width), "int8")
         if self.peers:
-            peers.install(report)
             transformers = peers.Transformers(self.shape, self.device)
-            yield side("transformers", lambda: transformers(work.batches, width, self.steps))
+            yield contender("transformers", lambda: transformers(work.batches, width, self.steps))
             for precision in ("float32", "int8"):
                 translator = peers.CTranslate2(transformers, precision)
-                yield side(
+                yield contender(
                     "ctranslate2",
-                    lambda side=translator: side(work.batches, width, self.steps),
+                    lambda peer=translator: peer(work.batches, width, self.steps),
                     precision,
                 )
 
     def model(self) -> Model:
-        """Ours, that never ends by itself."""
+        """Regard's Transformer with random weights and EOS suppressed."""
         layers = {"layers": self.shape["layers"]}
         table = config.Transformer.model_validate(
             {
@@ -99,17 +100,17 @@ class Decoding:
             }
         )
         torch.manual_seed(0)
-        vocabulary = self.shape["vocabulary"]
-        model = build(table, vocabulary, vocabulary, joint=False).eval().to(self.device)
-        return endless(packed(model))
+        vocab_size = self.shape["vocab_size"]
+        model = build(table, vocab_size, vocab_size, joint=False).eval().to(self.device)
+        return suppress_eos(packed(model))
 
 
-def endless(model: Model) -> Model:
-    """The model, to which the end is impossible."""
-    plain = type(model).project
+def suppress_eos(model: Model) -> Model:
+    """Patch the model so that EOS is never generated."""
+    original = type(model).project
 
     def project(features: Tensor) -> Tensor:
-        logits = plain(model, features)
+        logits = original(model, features)
         logits[..., END] = -1e9
         return logits
 
@@ -118,33 +119,33 @@ def endless(model: Model) -> Model:
 
 
 @dataclass(frozen=True)
-class Work:
-    """The batches, and our ways to decode them; each gives the number of tokens it made."""
+class Workload:
+    """The batches to decode; each method decodes them and returns the number of generated tokens."""
 
     batches: list[list[list[int]]]
     steps: int
     device: str
 
-    def ours(self, model: Model, width: int) -> int:
-        made = 0
+    def run_regard(self, model: Model, width: int) -> int:
+        tokens = 0
         for source, mask in self.padded():
             memory, limits = model.encode(source, mask), source.new_full((len(source),), self.steps)
             if width == 1:
-                found = greedy(model, memory, limits)
+                outputs = greedy(model, memory, limits)
             else:
-                found = [best[0] for best in beam(model, memory, limits, width)]
-            made += sum(len(output.ids) for output in found)
-        return made
+                outputs = [nbest[0] for nbest in beam(model, memory, limits, width)]
+            tokens += sum(len(output.ids) for output in outputs)
+        return tokens
 
-    def plain(self, model: Model, width: int) -> int:
-        made = 0
+    def run_plain(self, model: Model, width: int) -> int:
+        tokens = 0
         for source, mask in self.padded():
             if width == 1:
                 ids = plain_greedy(model, source, mask, self.steps)
             else:
                 ids = plain_beam(model, source, mask, self.steps, width)
-            made += sum(len(row) for row in ids.tolist())
-        return made
+            tokens += sum(len(row) for row in ids.tolist())
+        return tokens
 
     def padded(self) -> Iterator[tuple[Tensor, Tensor]]:
         for rows in self.batches:

@@ -1,17 +1,14 @@
-"""Other tools, installed on request into the user's cache, with random weights of an equal shape."""
+"""Other toolkits (the extra `peers`), with random weights of the same shape."""
 
 import os
-import subprocess
-import sys
 import tempfile
-from collections.abc import Callable
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from regard.errors import UserError
-from regard.text import datasets
 from regard.text.batch import pad
 from regard.text.tokenizer import BEGIN, END, PAD
 
@@ -19,43 +16,35 @@ PACKAGES = ("transformers", "ctranslate2")
 Batches = list[list[list[int]]]
 
 
-def install(report: Callable[[str], object]) -> None:
-    """Both tools with pip, beside this environment: what is installed here is used before them."""
-    folder = datasets.cache() / "peers"
-    if not all((folder / name).is_dir() for name in PACKAGES):
-        report(f"installing {', '.join(PACKAGES)} into {folder}")
-        command = [sys.executable, "-m", "pip", "install", "--quiet", "--target", str(folder)]
-        # Their own needs are met here already, but for these; PyTorch is not fetched again.
-        needs = ["huggingface_hub", "pyyaml", "regex", "requests", "tqdm", "packaging", "filelock"]
-        for extra in ([], ["--upgrade"]):
-            wanted = ["--no-deps", *PACKAGES] if not extra else needs
-            done = subprocess.run([*command, *extra, *wanted], capture_output=True, text=True)
-            if done.returncode:
-                said = (done.stderr.strip().splitlines() or ["no reason given"])[-1]
-                raise UserError(f"pip could not install {' '.join(wanted)}: {said}")
-    if str(folder) not in sys.path:
-        sys.path.append(str(folder))
+def check_installed() -> None:
+    """Raise an error that names the missing packages and the command that installs them."""
+    missing = [name for name in PACKAGES if find_spec(name) is None]
+    if missing:
+        raise UserError(
+            f"--peers needs {' and '.join(PACKAGES)}; not installed: {', '.join(missing)}. "
+            'Install with: pip install "regard[peers]"'
+        )
 
 
 class Transformers:
-    """A Marian model and its `generate`."""
+    """A Hugging Face Marian model and its `generate`."""
 
     def __init__(self, shape: dict[str, int], device: str) -> None:
         os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
         from transformers import MarianConfig, MarianMTModel
 
-        parts: dict[str, Any] = {
-            f"{part}_{name}": shape[ours]
-            for part in ("encoder", "decoder")
-            for name, ours in (
+        stacks: dict[str, Any] = {
+            f"{stack}_{name}": shape[key]
+            for stack in ("encoder", "decoder")
+            for name, key in (
                 ("layers", "layers"),
                 ("attention_heads", "heads"),
                 ("ffn_dim", "d_ff"),
             )
         }
         torch.manual_seed(0)
-        made = MarianConfig(
-            vocab_size=shape["vocabulary"],
+        config = MarianConfig(
+            vocab_size=shape["vocab_size"],
             d_model=shape["d_model"],
             max_position_embeddings=256,
             pad_token_id=PAD,
@@ -63,17 +52,18 @@ class Transformers:
             eos_token_id=END,
             decoder_start_token_id=BEGIN,
             forced_eos_token_id=None,
-            **parts,
+            **stacks,
         )
-        model: Any = MarianMTModel(made)
+        model: Any = MarianMTModel(config)
         self.model = model.eval().to(device)
-        self.device, self.vocabulary = device, shape["vocabulary"]
+        self.device, self.vocab_size = device, shape["vocab_size"]
 
     def __call__(self, batches: Batches, width: int, steps: int) -> int:
-        made = 0
+        """Translate the batches; return the number of generated tokens."""
+        tokens = 0
         for rows in batches:
             source, mask = pad(rows)
-            found: Any = self.model.generate(
+            outputs: Any = self.model.generate(
                 input_ids=source.to(self.device),
                 attention_mask=mask.long().to(self.device),
                 num_beams=width,
@@ -81,8 +71,8 @@ class Transformers:
                 min_new_tokens=steps,
                 max_new_tokens=steps,
             )
-            made += found.shape[0] * (found.shape[1] - 1)  # the first is begin
-        return made
+            tokens += outputs.shape[0] * (outputs.shape[1] - 1)  # the first is BOS
+        return tokens
 
 
 class CTranslate2:
@@ -95,11 +85,11 @@ class CTranslate2:
         )
 
         spec: Any = MarianMTLoader().get_model_spec(peer.model)
-        # It leaves the vocabulary's last entry out: with Marian that is the padding.
-        words = [str(i) for i in range(peer.vocabulary - 1)]
-        words[:4] = ["<pad>", "<s>", "</s>", "<unk>"]
-        spec.register_source_vocabulary(words)
-        spec.register_target_vocabulary(words)
+        # The loader drops the last vocabulary entry, which is the padding token in Marian models.
+        vocabulary = [str(i) for i in range(peer.vocab_size - 1)]
+        vocabulary[:4] = ["<pad>", "<s>", "</s>", "<unk>"]
+        spec.register_source_vocabulary(vocabulary)
+        spec.register_target_vocabulary(vocabulary)
         spec.config.bos_token, spec.config.eos_token = "<s>", "</s>"
         spec.config.unk_token = spec.config.decoder_start_token = "<unk>"
         spec.validate()
@@ -115,13 +105,14 @@ class CTranslate2:
             )
 
     def __call__(self, batches: Batches, width: int, steps: int) -> int:
-        made = 0
+        """Translate the batches; return the number of generated tokens."""
+        tokens = 0
         for rows in batches:
-            found = self.translator.translate_batch(
+            outputs = self.translator.translate_batch(
                 [[str(i) for i in row] for row in rows],
                 beam_size=width,
                 min_decoding_length=steps,
                 max_decoding_length=steps,
             )
-            made += sum(len(output.hypotheses[0]) for output in found)
-        return made
+            tokens += sum(len(output.hypotheses[0]) for output in outputs)
+        return tokens

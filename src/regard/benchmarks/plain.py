@@ -1,5 +1,7 @@
-"""What a careful user would write: the same weights, caches that grow by concatenation, PyTorch's own
-fused attention, `log_softmax` and `topk`, every row with a copy of its sentence.
+"""A plain PyTorch decoding loop on the same weights, as a careful user would write it.
+
+KV caches grow by concatenation; attention is PyTorch's fused one; search is `log_softmax` and `topk`; every
+hypothesis has a copy of its encoded sentence.
 """
 
 from typing import Any
@@ -13,53 +15,55 @@ from regard.text.tokenizer import BEGIN, END, PAD
 Cache = list[dict[str, Tensor]]
 
 
-def heads(x: Tensor, count: int) -> Tensor:
+def split_heads(x: Tensor, count: int) -> Tensor:
     return x.unflatten(-1, (count, -1)).transpose(1, 2)
 
 
 def attend(layer: Any, x: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None) -> Tensor:
-    query = heads(linear(x, layer.query.weight), layer.heads)
-    seen = scaled_dot_product_attention(query, keys, values, mask)
-    return linear(seen.transpose(1, 2).flatten(2), layer.output.weight)
+    query = split_heads(linear(x, layer.query.weight), layer.heads)
+    context = scaled_dot_product_attention(query, keys, values, mask)
+    return linear(context.transpose(1, 2).flatten(2), layer.output.weight)
 
 
-def keys_values(layer: Any, x: Tensor) -> list[Tensor]:
-    return [heads(half, layer.heads) for half in linear(x, layer.key_value.weight).chunk(2, -1)]
+def project_keys_values(layer: Any, x: Tensor) -> list[Tensor]:
+    projected = linear(x, layer.key_value.weight)
+    return [split_heads(half, layer.heads) for half in projected.chunk(2, -1)]
 
 
-def feed(block: Any, x: Tensor) -> Tensor:
-    grow, shrink = block.feed.grow, block.feed.shrink
-    inner = linear(block.feed_norm(x), grow.weight, grow.bias).relu()
-    return x + linear(inner, shrink.weight, shrink.bias)
+def feed_forward(block: Any, x: Tensor) -> Tensor:
+    up, down = block.feed.grow, block.feed.shrink
+    hidden = linear(block.feed_norm(x), up.weight, up.bias).relu()
+    return x + linear(hidden, down.weight, down.bias)
 
 
 def encode(model: Any, source: Tensor, mask: Tensor) -> Cache:
-    """The cache before the first word."""
-    at = torch.arange(source.shape[1], device=source.device).expand_as(source)
-    x = model.position.embed(model.source_embedding(source) * model.scale, at)
+    """The decoder's cache before the first token."""
+    position_ids = torch.arange(source.shape[1], device=source.device).expand_as(source)
+    x = model.position.embed(model.source_embedding(source) * model.scale, position_ids)
     for block in model.encoder:
-        normed, own = block.own_norm(x), block.own.attention
-        x = x + attend(own, normed, *keys_values(own, normed), mask[:, None, None])
-        x = feed(block, x)
+        normed, attention = block.own_norm(x), block.own.attention
+        x = x + attend(
+            attention, normed, *project_keys_values(attention, normed), mask[:, None, None]
+        )
+        x = feed_forward(block, x)
     states = model.encoder_norm(x)
-    crossed = [keys_values(block.cross, states) for block in model.decoder]
-    return [
-        {"keys": keys, "values": values, "mask": mask[:, None, None]} for keys, values in crossed
-    ]
+    cross = [project_keys_values(block.cross, states) for block in model.decoder]
+    return [{"keys": keys, "values": values, "mask": mask[:, None, None]} for keys, values in cross]
 
 
-def step(model: Any, tokens: Tensor, place: int, cache: Cache) -> Tensor:
+def step(model: Any, tokens: Tensor, position: int, cache: Cache) -> Tensor:
     """Log-probabilities of the next token."""
-    at = torch.full_like(tokens[:, None], place)
-    x = model.position.embed(model.target_embedding(tokens[:, None]) * model.scale, at)
-    for block, past in zip(model.decoder, cache, strict=True):
-        normed, own = block.own_norm(x), block.own.attention
-        for name, new in zip(("own_keys", "own_values"), keys_values(own, normed), strict=True):
-            past[name] = torch.cat([past[name], new], dim=2) if name in past else new
-        x = x + attend(own, normed, past["own_keys"], past["own_values"], None)
+    position_ids = torch.full_like(tokens[:, None], position)
+    x = model.position.embed(model.target_embedding(tokens[:, None]) * model.scale, position_ids)
+    for block, layer in zip(model.decoder, cache, strict=True):
+        normed, attention = block.own_norm(x), block.own.attention
+        projected = project_keys_values(attention, normed)
+        for name, new in zip(("self_keys", "self_values"), projected, strict=True):
+            layer[name] = torch.cat([layer[name], new], dim=2) if name in layer else new
+        x = x + attend(attention, normed, layer["self_keys"], layer["self_values"], None)
         normed = block.cross_norm(x)
-        x = x + attend(block.cross, normed, past["keys"], past["values"], past["mask"])
-        x = feed(block, x)
+        x = x + attend(block.cross, normed, layer["keys"], layer["values"], layer["mask"])
+        x = feed_forward(block, x)
     logits = linear(model.decoder_norm(x)[:, 0], *model.output_map)
     logits[:, [PAD, BEGIN, END]] = -1e9
     return logits.log_softmax(-1)
@@ -69,26 +73,26 @@ def plain_greedy(model: Any, source: Tensor, mask: Tensor, steps: int) -> Tensor
     cache = encode(model, source, mask)
     tokens = torch.full_like(source[:, 0], BEGIN)
     ids = []
-    for place in range(steps):
-        tokens = step(model, tokens, place, cache).argmax(-1)
+    for position in range(steps):
+        tokens = step(model, tokens, position, cache).argmax(-1)
         ids.append(tokens)
     return torch.stack(ids, dim=1)
 
 
 def plain_beam(model: Any, source: Tensor, mask: Tensor, steps: int, width: int) -> Tensor:
-    """The best output of each sentence, of those that no end cuts short."""
+    """The best hypothesis of each sentence; EOS is suppressed, so all have `steps` tokens."""
     rows = torch.arange(len(source), device=source.device)
     cache = encode(model, source, mask)
-    chances = step(model, torch.full_like(rows, BEGIN), 0, cache)
-    scores, tokens = chances.topk(width)
-    origin, ids = rows[:, None].expand(-1, width), tokens[..., None]
-    for place in range(1, steps):
-        for past in cache:
-            past.update({name: x[origin.flatten()] for name, x in past.items()})
-        chances = step(model, tokens.flatten(), place, cache)
-        totals = scores[..., None] + chances.view(len(rows), width, -1)
+    log_probs = step(model, torch.full_like(rows, BEGIN), 0, cache)
+    scores, tokens = log_probs.topk(width)
+    beam_indices, ids = rows[:, None].expand(-1, width), tokens[..., None]
+    for position in range(1, steps):
+        for layer in cache:
+            layer.update({name: x[beam_indices.flatten()] for name, x in layer.items()})
+        log_probs = step(model, tokens.flatten(), position, cache)
+        totals = scores[..., None] + log_probs.view(len(rows), width, -1)
         scores, index = totals.flatten(1).topk(width)
-        slot, tokens = index // chances.shape[-1], index % chances.shape[-1]
-        origin = rows[:, None] * width + slot
-        ids = torch.cat([ids.flatten(0, 1)[origin], tokens[..., None]], dim=-1)
+        beam, tokens = index // log_probs.shape[-1], index % log_probs.shape[-1]
+        beam_indices = rows[:, None] * width + beam
+        ids = torch.cat([ids.flatten(0, 1)[beam_indices], tokens[..., None]], dim=-1)
     return ids[:, 0]

@@ -1,4 +1,4 @@
-"""Sides timed turn by turn in one process, so that a busy machine slows all of them alike."""
+"""Contenders timed in interleaved rounds in one process, so that a busy machine slows all of them equally."""
 
 import statistics
 import time
@@ -11,49 +11,51 @@ from rich.table import Table
 
 
 @dataclass
-class Side:
-    """One way to do the work. `run` does it and gives what it made, for `check` to count."""
+class Contender:
+    """One implementation of a task. `run` does the work and returns the number of tokens processed."""
 
     name: str
     task: str
-    """Sides of one task do the same work and are compared."""
+    """Contenders of the same task do the same work and are compared."""
     run: Callable[[], int]
     precision: str = "float32"
     batch: int = 1
     flops: float | None = None
-    """What a unit of the work takes, where that is known."""
+    """FLOPs per unit of work, if known."""
     speeds: list[float] = field(default_factory=list)
 
 
 def interleave(
-    sides: list[Side],
+    contenders: list[Contender],
     rounds: int,
     units: int | None = None,
-    made: int | None = None,
+    expected_tokens: int | None = None,
     report: Callable[[str], object] = lambda line: None,
 ) -> None:
-    """Every side once a round, after a round that warms up; speeds in units a second.
+    """Time every contender once per round, after a warm-up round; speeds in units per second.
 
-    A side that does not make what it should (`made`) has not done the work, and is no measurement.
-    Without `units`, what a side makes is the unit.
+    Without `units`, the unit is a token. A contender that does not return `expected_tokens` has not
+    done the work: its time is not a measurement.
     """
     for turn in range(rounds + 1):
-        for side in sides:
+        for contender in contenders:
             started = time.perf_counter()
-            found = side.run()
+            tokens = contender.run()
             if torch.cuda.is_available():
                 torch.cuda.synchronize()
             seconds = time.perf_counter() - started
-            if made is not None and found != made:
-                raise RuntimeError(f"{side.name} made {found} tokens instead of {made}")
+            if expected_tokens is not None and tokens != expected_tokens:
+                raise RuntimeError(
+                    f"{contender.name} generated {tokens} tokens instead of {expected_tokens}"
+                )
             if turn:
-                side.speeds.append((units or found) / seconds)
-        report(f"round {turn} of {rounds}" if turn else "warmed up")
+                contender.speeds.append((units or tokens) / seconds)
+        report(f"round {turn} of {rounds}" if turn else "warm-up finished")
 
 
 @dataclass(frozen=True)
 class Result:
-    """What a benchmark found: a row a side, each against the baseline of its task."""
+    """The result of a benchmark: one row per contender, each relative to the baseline of its task."""
 
     about: str
     unit: str
@@ -61,55 +63,66 @@ class Result:
 
     @classmethod
     def of(
-        cls, about: str, unit: str, sides: Iterable[Side], matrix_rate: float | None = None
+        cls,
+        about: str,
+        unit: str,
+        contenders: Iterable[Contender],
+        matmul_rate: float | None = None,
     ) -> "Result":
-        """The first side of a task is its baseline."""
-        sides, bases = list(sides), {}
-        for side in sides:
-            bases.setdefault(side.task, side.speeds)
-        return cls(about, unit, [row(side, bases[side.task], matrix_rate) for side in sides])
+        """The first contender of a task is its baseline."""
+        contenders, baselines = list(contenders), {}
+        for contender in contenders:
+            baselines.setdefault(contender.task, contender.speeds)
+        return cls(
+            about,
+            unit,
+            [summarize(c, baselines[c.task], matmul_rate) for c in contenders],
+        )
 
     def table(self) -> Table:
-        title = f"{self.about}. Ratios: to the first of a task, round by round"
+        title = f"{self.about}. Ratios: to the first contender of a task, within each round"
         table = Table(title=title, box=None, header_style="bold", title_justify="left")
-        shares = any(row["matrix_share"] is not None for row in self.rows)
-        for name in ("task", "side", "batch", "precision"):
+        has_fractions = any(row["matmul_fraction"] is not None for row in self.rows)
+        for name in ("task", "contender", "batch", "precision"):
             table.add_column(name, justify="right" if name == "batch" else "left", no_wrap=True)
-        for name in [self.unit, "ratio"] + ["of matrix rate"] * shares:
+        for name in [self.unit, "ratio"] + ["of matmul rate"] * has_fractions:
             table.add_column(name, justify="right", no_wrap=True)
         for row in self.rows:
-            share = row["matrix_share"]
+            fraction = row["matmul_fraction"]
             table.add_row(
                 row["task"],
-                row["side"],
+                row["contender"],
                 str(row["batch"]),
                 row["precision"],
                 "{:,.0f} ({:,.0f}-{:,.0f})".format(row["median"], *row["range"]),
                 "{:.2f} ({:.2f}-{:.2f})".format(row["ratio"], *row["ratio_range"]),
-                *([f"{share:.0%}" if share else ""] if shares else []),
+                *([f"{fraction:.0%}" if fraction else ""] if has_fractions else []),
             )
         return table
 
 
-def row(side: Side, base: list[float], matrix_rate: float | None) -> dict[str, Any]:
-    """Medians and ranges; a ratio is taken within its round."""
-    ratios = [mine / theirs for mine, theirs in zip(side.speeds, base, strict=True)]
-    used = None if side.flops is None else side.flops * statistics.median(side.speeds)
+def summarize(
+    contender: Contender, baseline: list[float], matmul_rate: float | None
+) -> dict[str, Any]:
+    """Medians and ranges; ratios are taken within each round."""
+    speeds = contender.speeds
+    ratios = [speed / base for speed, base in zip(speeds, baseline, strict=True)]
+    rate = None if contender.flops is None else contender.flops * statistics.median(speeds)
     return {
-        "task": side.task,
-        "side": side.name,
-        "batch": side.batch,
-        "precision": side.precision,
-        "median": statistics.median(side.speeds),
-        "range": [min(side.speeds), max(side.speeds)],
+        "task": contender.task,
+        "contender": contender.name,
+        "batch": contender.batch,
+        "precision": contender.precision,
+        "median": statistics.median(speeds),
+        "range": [min(speeds), max(speeds)],
         "ratio": statistics.median(ratios),
         "ratio_range": [min(ratios), max(ratios)],
-        "matrix_share": used / matrix_rate if used and matrix_rate else None,
+        "matmul_fraction": rate / matmul_rate if rate and matmul_rate else None,
     }
 
 
-def matrix_rate(device: str, precision: torch.dtype, size: int | None = None) -> float:
-    """Floating-point operations a second of one large matrix product: the best of several."""
+def measure_matmul_rate(device: str, precision: torch.dtype, size: int | None = None) -> float:
+    """FLOP/s of one large matrix multiplication, the best of several runs."""
     size = size or (8192 if device.startswith("cuda") else 2048)
     x, y = (torch.randn(size, size, device=device).to(precision) for _ in range(2))
     best = float("inf")

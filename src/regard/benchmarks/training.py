@@ -1,12 +1,12 @@
-"""How many target tokens a second does training learn from? Padding never counts.
+"""Training speed: target tokens per second. Padding is never counted.
 
-Two tasks, each with the usual way to write it as a baseline, on random text of true lengths:
+Two tasks, each with a common implementation as its baseline, on random text with the lengths of real text:
 
-    recurrent     a GRU with attention. Baseline: the course's loop over target positions, batches as the
-                  sentences come, keys made anew at every position. Between: a lean loop, which has
-                  batches of sentences of about one length and makes the keys once.
-    transformer   baseline: PyTorch's own `nn.Transformer`, `cross_entropy` and AdamW, a step at a time,
-                  under autocast where there is bfloat16, on batches of sentences of about one length.
+    recurrent     a GRU with attention. Baseline (course loop): the course's loop over target positions,
+                  unsorted batches, keys recomputed at every position. Second (lean loop): batches of
+                  similar lengths, keys computed once.
+    transformer   baseline: PyTorch's `nn.Transformer`, `cross_entropy` and AdamW, without CUDA graphs, under
+                  autocast if the GPU supports bfloat16, on batches of similar lengths.
 """
 
 import warnings
@@ -21,8 +21,8 @@ from torch.nn.functional import cross_entropy
 from torch.utils.flop_counter import FlopCounterMode
 
 from regard import config
-from regard.benchmarks.lengths import lengths
-from regard.benchmarks.timing import Result, Side, interleave, matrix_rate
+from regard.benchmarks.lengths import load_lengths
+from regard.benchmarks.timing import Contender, Result, interleave, measure_matmul_rate
 from regard.models import Model, build
 from regard.models.recurrent import Recurrent
 from regard.text.batch import Batch, Batches, Cut, Encoded, Resident
@@ -31,18 +31,20 @@ from regard.training.run import dtype, own_stream
 from regard.training.update import Update
 
 TASKS = ("recurrent", "transformer")
-VOCABULARY = 8000
+VOCAB_SIZE = 8000
 TRAINING = config.Training(label_smoothing=0.1, ema_decay=0.99, batch_tokens=10**9)
 GRU = config.Recurrent(
     embedding_dim=256, hidden_dim=512, dropout=0.3, attention=config.SingleHead(kq_dim=512)
 )
-FOUR = config.TransformerStack(layers=4)
-TRANSFORMER = config.Transformer(d_model=256, d_ff=768, dropout=0.3, encoder=FOUR, decoder=FOUR)
+FOUR_LAYERS = config.TransformerStack(layers=4)
+TRANSFORMER = config.Transformer(
+    d_model=256, d_ff=768, dropout=0.3, encoder=FOUR_LAYERS, decoder=FOUR_LAYERS
+)
 
 
 @dataclass(frozen=True)
 class Training:
-    """Target tokens a second, beside the loop over time and plain PyTorch."""
+    """Target tokens per second, compared with a loop over time steps and plain PyTorch."""
 
     rounds: int = 5
     batch: int = 128
@@ -52,108 +54,113 @@ class Training:
     sentences: int = 29_000
 
     def run(self, report: Callable[[str], object] = lambda line: None) -> Result:
-        """Time every side and compare."""
+        """Time all contenders and compare them."""
         gpu = self.device.startswith("cuda")
         if gpu:
             torch.set_float32_matmul_precision("high")
-        whose, sizes = lengths("train", self.sentences)
-        data = text(sizes)
-        makers = {"recurrent": self.recurrent, "transformer": self.transformer}
+        description, lengths = load_lengths("train", self.sentences)
+        data = random_pairs(lengths)
+        builders = {"recurrent": self.recurrent, "transformer": self.transformer}
         with own_stream(gpu):
-            sides = [side for task in self.tasks for side in makers[task](data)]
-            rate = matrix_rate(self.device, dtype("auto", self.device))
-            interleave(sides, self.rounds, None, None, report)
-            rate = max(rate, matrix_rate(self.device, dtype("auto", self.device)))
+            contenders = [one for task in self.tasks for one in builders[task](data)]
+            rate = measure_matmul_rate(self.device, dtype("auto", self.device))
+            interleave(contenders, self.rounds, None, None, report)
+            rate = max(rate, measure_matmul_rate(self.device, dtype("auto", self.device)))
         threads = f", {torch.get_num_threads()} threads" if not gpu else ""
         about = (
-            f"training on {self.device}{threads}, {self.steps} batches a turn, {whose}; a large "
-            f"matrix product here: {rate / 1e12:.3g} TFLOP/s"
+            f"training on {self.device}{threads}, {self.steps} batches per round, {description}; a "
+            f"large matrix multiplication runs at {rate / 1e12:.3g} TFLOP/s"
         )
-        return Result.of(about, "tokens/s", sides, rate)
+        return Result.of(about, "tokens/s", contenders, rate)
 
-    def recurrent(self, data: Encoded) -> Iterator[Side]:
-        """The loop over time, twice, and ours."""
-        flops = flops_a_token(model_of(GRU, "cpu"), data)
+    def recurrent(self, data: Encoded) -> Iterator[Contender]:
+        """The two loops over time steps, and Regard."""
+        flops = flops_per_token(build_model(GRU, "cpu"), data)
 
-        def side(name: str, work: Callable[[], int], precision: str = "float32") -> Side:
-            return Side(name, "recurrent", work, precision, self.batch, flops)
+        def contender(name: str, run: Callable[[], int], precision: str = "float32") -> Contender:
+            return Contender(name, "recurrent", run, precision, self.batch, flops)
 
-        as_they_come = [
+        unsorted = [
             Cut(list(range(start, start + self.batch)), 0, 0)
             for start in range(0, self.sentences - self.batch, self.batch)
         ]
-        for name, cuts in (("course loop", as_they_come), ("lean loop", self.cuts(data))):
-            model = model_of(GRU, self.device)
+        for name, batches in (("course loop", unsorted), ("lean loop", self.bucketed(data))):
+            model = build_model(GRU, self.device)
             assert isinstance(model, Recurrent)
-            lean = name == "lean loop"
-            yield side(name, self.steps_of(Loop(model, lean), cuts, data))
-        yield side("regard", self.ours(GRU, data), self.precision)
+            loss = StepwiseLoss(model, reuse_keys=name == "lean loop")
+            yield contender(name, self.plain_steps(loss, batches, data))
+        yield contender("regard", self.regard_steps(GRU, data), self.precision)
 
-    def transformer(self, data: Encoded) -> Iterator[Side]:
-        """Plain PyTorch, and ours."""
-        flops = flops_a_token(model_of(TRANSFORMER, "cpu"), data)
-        plain = self.steps_of(Plain(TRANSFORMER, self.device), self.cuts(data), data)
-        sides = {"plain PyTorch": plain, "regard": self.ours(TRANSFORMER, data)}
-        for name, work in sides.items():
-            yield Side(name, "transformer", work, self.precision, self.batch, flops)
+    def transformer(self, data: Encoded) -> Iterator[Contender]:
+        """Plain PyTorch, and Regard."""
+        flops = flops_per_token(build_model(TRANSFORMER, "cpu"), data)
+        loss = PlainTransformer(TRANSFORMER, self.device)
+        runs = {
+            "plain PyTorch": self.plain_steps(loss, self.bucketed(data), data),
+            "regard": self.regard_steps(TRANSFORMER, data),
+        }
+        for name, run in runs.items():
+            yield Contender(name, "transformer", run, self.precision, self.batch, flops)
 
     @property
     def precision(self) -> str:
         return str(dtype("auto", self.device)).removeprefix("torch.")
 
-    def cuts(self, data: Encoded) -> list[Cut]:
-        """Batches of sentences of about one length."""
-        made = Batches(data, 10**9, self.batch, seed=1).epoch(0)
-        return [cut for cut in made if len(cut.rows) == self.batch]
+    def bucketed(self, data: Encoded) -> list[Cut]:
+        """Full batches of sentences of similar lengths."""
+        batches = Batches(data, 10**9, self.batch, seed=1).epoch(0)
+        return [batch for batch in batches if len(batch.rows) == self.batch]
 
-    def steps_of(self, loss: "Loop | Plain", cuts: list[Cut], data: Encoded) -> Callable[[], int]:
-        """A few ordinary steps: batch, loss, backward, clip, AdamW."""
+    def plain_steps(
+        self, loss: "StepwiseLoss | PlainTransformer", batches: list[Cut], data: Encoded
+    ) -> Callable[[], int]:
+        """Training steps in plain PyTorch: batch, loss, backward, gradient clipping, AdamW."""
         parameters = list(loss.parameters())
         optimizer = torch.optim.AdamW(parameters, lr=1e-4)
-        turns = cycle(cuts)
+        remaining = cycle(batches)
 
-        def work() -> int:
-            learned = 0
+        def run() -> int:
+            tokens = 0
             for _ in range(self.steps):
-                batch = data.batch(next(turns).rows)
-                learned += batch.tokens
+                batch = data.batch(next(remaining).rows)
+                tokens += batch.tokens
                 loss(batch.to(self.device)).backward()
                 nn.utils.clip_grad_norm_(parameters, 1.0)
                 optimizer.step()
                 optimizer.zero_grad()
-            return learned
+            return tokens
 
-        return work
+        return run
 
-    def ours(self, table: object, data: Encoded) -> Callable[[], int]:
-        """What `regard train` does."""
+    def regard_steps(self, table: object, data: Encoded) -> Callable[[], int]:
+        """The training steps of `regard train`."""
         gpu = self.device.startswith("cuda")
         batches = Batches(data, 10**9, self.batch, 1, TRAINING.bucket_shapes if gpu else None)
-        precision, there = dtype("auto", self.device), Resident(data, self.device)
-        update = Update(model_of(table, self.device), TRAINING, there, precision, gpu, print)
-        turns = cycle(batches.epoch(0))
-        if gpu:  # recording each shape once is not what is measured here
-            for cut in 2 * batches.epoch(0):
+        precision, dataset = dtype("auto", self.device), Resident(data, self.device)
+        update = Update(build_model(table, self.device), TRAINING, dataset, precision, gpu, print)
+        remaining = cycle(batches.epoch(0))
+        if gpu:  # capture the CUDA graph of every shape before timing
+            for batch in 2 * batches.epoch(0):
                 if len(update.recordings) < len(batches.shaped.widths):
-                    update(cut, 1e-4, 0)
+                    update(batch, 1e-4, 0)
 
-        def work() -> int:
-            learned = 0
+        def run() -> int:
+            tokens = 0
             for _ in range(self.steps):
-                cut = next(turns)
-                update(cut, 1e-4, 0)
-                learned += batches.tokens_in(cut)
-            return learned
+                batch = next(remaining)
+                update(batch, 1e-4, 0)
+                tokens += batches.tokens_in(batch)
+            return tokens
 
-        return work
+        return run
 
 
-class Loop(nn.Module):
-    """Teacher forcing, one target position after another; `lean` makes the keys once."""
+class StepwiseLoss(nn.Module):
+    """Teacher forcing, one target position at a time; `reuse_keys` computes the keys once."""
 
-    def __init__(self, model: Recurrent, lean: bool) -> None:
+    def __init__(self, model: Recurrent, reuse_keys: bool) -> None:
         super().__init__()
-        self.model, self.lean = model, lean
+        self.model, self.reuse_keys = model, reuse_keys
 
     def forward(self, batch: Batch) -> Tensor:
         model = self.model
@@ -161,21 +168,21 @@ class Loop(nn.Module):
         state = model.begin(memory)
         logits = []
         for tokens in batch.target.unbind(1):
-            if not self.lean and model.decoder.attention:
+            if not self.reuse_keys and model.decoder.attention:
                 state.keys = model.decoder.attention.keys(memory.states)
-            row, state = model.step(tokens, state)
-            logits.append(row)
+            step_logits, state = model.step(tokens, state)
+            logits.append(step_logits)
         flat = torch.stack(logits, dim=1).flatten(0, 1)
-        wanted = batch.wanted.flatten()
-        return cross_entropy(flat, wanted, ignore_index=PAD, label_smoothing=0.1)
+        labels = batch.wanted.flatten()
+        return cross_entropy(flat, labels, ignore_index=PAD, label_smoothing=0.1)
 
 
-class Plain(nn.Module):
-    """PyTorch's Transformer with an embedding that is its output map, too."""
+class PlainTransformer(nn.Module):
+    """The loss of PyTorch's `nn.Transformer`, with tied embeddings and output projection."""
 
     def __init__(self, table: config.Transformer, device: str) -> None:
         super().__init__()
-        self.embedding = nn.Embedding(VOCABULARY, table.d_model)
+        self.embedding = nn.Embedding(VOCAB_SIZE, table.d_model)
         nn.init.normal_(self.embedding.weight, std=table.d_model**-0.5)
         sizes = (table.d_model, table.attention.heads, table.encoder.layers, table.decoder.layers)
         with warnings.catch_warnings():  # about nested tensors, which training does not use
@@ -187,10 +194,10 @@ class Plain(nn.Module):
 
     def forward(self, batch: Batch) -> Tensor:
         device = batch.source.device.type
-        half = device == "cuda" and torch.cuda.is_bf16_supported(including_emulation=False)
+        bfloat16 = device == "cuda" and torch.cuda.is_bf16_supported(including_emulation=False)
         length = batch.target.shape[1]
         future = torch.ones(length, length, device=device, dtype=torch.bool).triu(1)
-        with torch.autocast(device, torch.bfloat16, enabled=half):
+        with torch.autocast(device, torch.bfloat16, enabled=bfloat16):
             states = self.inner(
                 self.embedding(batch.source),
                 self.embedding(batch.target),
@@ -199,35 +206,36 @@ class Plain(nn.Module):
                 memory_key_padding_mask=~batch.source_mask,
             )
             logits = nn.functional.linear(states, self.embedding.weight)
-        wanted = batch.wanted.flatten()
+        labels = batch.wanted.flatten()
         return cross_entropy(
-            logits.flatten(0, 1).float(), wanted, ignore_index=PAD, label_smoothing=0.1
+            logits.flatten(0, 1).float(), labels, ignore_index=PAD, label_smoothing=0.1
         )
 
 
-def model_of(table: object, device: str) -> Model:
+def build_model(table: object, device: str) -> Model:
     torch.manual_seed(0)
-    return build(table, VOCABULARY, VOCABULARY, joint=True).to(device)
+    return build(table, VOCAB_SIZE, VOCAB_SIZE, joint=True).to(device)
 
 
-def text(sizes: list[tuple[int, int]]) -> Encoded:
-    """Random words, so many on each side."""
-    random = torch.Generator().manual_seed(0)
+def random_pairs(lengths: list[tuple[int, int]]) -> Encoded:
+    """Random token ids with these (source, target) lengths."""
+    generator = torch.Generator().manual_seed(0)
 
-    def words(count: int) -> list[int]:
-        return torch.randint(4, VOCABULARY, (count,), generator=random).tolist()
+    def ids(count: int) -> list[int]:
+        return torch.randint(4, VOCAB_SIZE, (count,), generator=generator).tolist()
 
-    return Encoded([words(source) for source, _ in sizes], [words(target) for _, target in sizes])
+    return Encoded([ids(source) for source, _ in lengths], [ids(target) for _, target in lengths])
 
 
-def flops_a_token(model: Model, data: Encoded) -> float:
-    """Of a whole step (backward costs twice what forward does), by PyTorch's own count of the
-    products, on a batch without padding.
+def flops_per_token(model: Model, data: Encoded) -> float:
+    """FLOPs of a training step per target token, counted by PyTorch on a batch without padding.
+
+    The backward pass costs twice the forward pass.
     """
-    sides = zip(*data.lengths(), strict=True)
-    target, source = (round(sum(side) / len(data)) for side in sides)
+    columns = zip(*data.lengths(), strict=True)
+    target, source = (round(sum(column) / len(data)) for column in columns)
     ids = torch.full((8, source), 5), torch.ones(8, source, dtype=torch.bool)
-    # PyTorch counts nothing for the CPU's fused attention, but it does for its plain products.
+    # PyTorch's counter ignores fused attention on the CPU, but counts its unfused form.
     with torch.no_grad(), sdpa_kernel(SDPBackend.MATH), FlopCounterMode(display=False) as counter:
         model.eval()(*ids, torch.full((8, target + 1), 5))
     return 3 * counter.get_total_flops() / (8 * (target + 1))

@@ -1,4 +1,4 @@
-"""`regard presets`, `compare` and `data`: named experiments, many runs, public corpora."""
+"""`regard presets`, `compare` and `data`: named experiments, comparisons, public corpora."""
 
 import shlex
 import sys
@@ -21,80 +21,83 @@ def compare(
     ],
     vary: Annotated[
         list[str] | None,
-        typer.Option(metavar="KEY=A,B,C", help="A setting and its values. May be repeated."),
+        typer.Option(metavar="KEY=A,B,C", help="A setting and the values to try. May be repeated."),
     ] = None,
     settings: Settings = None,
     seeds: Annotated[
         str,
         typer.Option(
             metavar="N",
-            help="Runs of each system, with seeds 1 to N; or a number for each preset, as in 3,3,1.",
+            help="Train each system with seeds 1 to N; or one number per preset, as in 3,3,1.",
         ),
     ] = "3",
-    to: Annotated[Path, typer.Option("--out", help="Where the tables go.")] = Path("compare"),
-    kept: Annotated[
+    out_folder: Annotated[Path, typer.Option("--out", help="Folder for tables and plots.")] = Path(
+        "compare"
+    ),
+    runs_folder: Annotated[
         Path | None,
         typer.Option(
             "--runs",
-            help="Where the runs go; several comparisons may share them. [default: OUT/runs]",
+            help="Folder for the runs; several comparisons can share it. Default: OUT/runs.",
         ),
     ] = None,
-    split: Annotated[str, typer.Option(help="Which part of the data is measured.")] = "test",
+    split: Annotated[str, typer.Option(help="The split to evaluate on.")] = "test",
     beam: Annotated[
-        str, typer.Option(help="Beam widths, as in 1,5; the first is in the table.")
+        str, typer.Option(help="Beam widths, as in 1,5; the table shows the first.")
     ] = "1",
     columns: Annotated[
         str | None,
         typer.Option(
             metavar="A,B,C",
-            help="Columns of the table, as in bleu_lower,longest,cache,speed; a wrong one is told all "
-            "there are. table.csv has every one; speed is measured only if asked for.",
+            help="Columns of the table, as in bleu_lower,longest,cache,speed; an unknown name lists all "
+            "columns. table.csv has all of them; speed is measured only on request.",
             show_default=False,
         ),
     ] = None,
-    theme: Annotated[Literal["light", "dark"], typer.Option(help="Of the pictures.")] = "light",
-    jobs: Annotated[int, typer.Option(help="How many runs at once.")] = 1,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would run.")] = False,
+    theme: Annotated[
+        Literal["light", "dark"], typer.Option(help="Colours of the plots.")
+    ] = "light",
+    jobs: Annotated[int, typer.Option(help="How many runs to train at once.")] = 1,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only list the runs.")] = False,
     device: Device = "auto",
 ) -> None:
-    """Train every preset, variation and seed; write a table a paper could print."""
+    """Train every preset, variation and seed; write tables and plots ready for a paper."""
     widths, counts = whole_numbers(beam, "--beam"), whole_numbers(seeds, "--seeds")
     if jobs < 1:
-        raise UserError(f"--jobs is 1 or more, not {jobs}")
+        raise UserError(f"--jobs must be 1 or more: got {jobs}")
 
     from regard.compare import plan, sweep, write_report
-    from regard.compare.columns import USUAL, chosen
-    from regard.compare.speed import sentences_per_second
-    from regard.compare.sweep import before, finished, trained
+    from regard.compare.columns import DEFAULT_COLUMNS, select_columns
+    from regard.compare.speed import measure_speed
+    from regard.compare.sweep import is_finished, is_trained, prerequisites
 
-    shown = chosen(columns) if columns else USUAL
-
-    runs = plan(names, vary or [], settings or [], counts, kept or to / "runs")
+    selected = select_columns(columns) if columns else DEFAULT_COLUMNS
+    runs = plan(names, vary or [], settings or [], counts, runs_folder or out_folder / "runs")
     if dry_run:
-        for run in before(runs):
-            state = "there" if trained(run) else "to run"
-            typer.echo(f"{state}\t{run.system.label}, first\t{run.folder}")
+        for run in prerequisites(runs):
+            state = "finished" if is_trained(run) else "to run"
+            typer.echo(f"{state}\t{run.system.label}, prerequisite\t{run.folder}")
         for run in runs:
-            state = "there" if finished(run, split, widths) else "to run"
+            state = "finished" if is_finished(run, split, widths) else "to run"
             typer.echo(f"{state}\t{run.system.label}, seed {run.seed}\t{run.folder}")
         return
     failed = sweep(runs, split, widths, pick(device), jobs, typer.echo)
-    speeds = sentences_per_second(runs, split, pick(device)) if "speed" in shown else {}
+    speeds = measure_speed(runs, split, pick(device)) if "speed" in selected else {}
     typer.echo(
         write_report(
             runs,
             split,
             command_line(),
             failed,
-            to,
-            columns=shown,
+            out_folder,
+            columns=selected,
             speeds=speeds,
             theme=theme,
         )
     )
-    pictures = "curves.png, quality.png" if (to / "quality.png").is_file() else "curves.png"
-    told = f"table.md, table.csv, table.tex, outputs.md, {pictures}, results.json"
-    typer.echo(f"written to {to}: {told}")
+    plots = "curves.png, quality.png" if (out_folder / "quality.png").is_file() else "curves.png"
+    written = f"table.md, table.csv, table.tex, outputs.md, {plots}, results.json"
+    typer.echo(f"written to {out_folder}: {written}")
     if failed:
         raise typer.Exit(1)
 
@@ -108,27 +111,27 @@ def list_presets() -> None:
     """List the named experiments."""
     table = Table(box=None, header_style="bold")
     table.add_column("preset", no_wrap=True)
-    table.add_column("what it is")
+    table.add_column("description")
     for name, description in presets.names().items():
         table.add_row(name, description)
     out.print(table)
 
 
-data = typer.Typer(help="Public corpora: list them, get them.", no_args_is_help=True)
+data = typer.Typer(help="Public corpora: list and download them.", no_args_is_help=True)
 app.add_typer(data, name="data")
 
 
 @data.command("list")
 def list_data() -> None:
-    """List the corpora that are known, and where they lie on this machine."""
+    """List the known corpora and their folders on this machine."""
     from regard.text import datasets
 
     table = Table(box=None, header_style="bold")
-    for name in ("data", "languages", "licence", "here"):
+    for name in ("data", "languages", "licence", "folder"):
         table.add_column(name, no_wrap=name == "data")
     for row in datasets.status():
-        place = str(row.where) if row.where else f"regard data get {row.name}"
-        table.add_row(row.name, " ".join(row.languages), row.licence, place)
+        folder = str(row.where) if row.where else f"regard data get {row.name}"
+        table.add_row(row.name, " ".join(row.languages), row.licence, folder)
     out.print(table)
 
 
@@ -138,7 +141,7 @@ def get_data(
         str, typer.Argument(help="A name from `regard data list`.", show_default=False)
     ],
 ) -> None:
-    """Download a corpus into the user's cache, checked against its checksum."""
+    """Download a corpus into the user's cache and verify its checksum."""
     from rich.progress import Progress
 
     from regard.text import datasets
@@ -158,21 +161,27 @@ def get_data(
 @data.command("overlap")
 def overlap_data(
     text: Annotated[
-        str, typer.Argument(help="Whose training text: a preset or a .toml.", show_default=False)
+        str,
+        typer.Argument(
+            help="The preset or .toml whose training text is searched.", show_default=False
+        ),
     ],
     task: Annotated[
-        str, typer.Argument(help="Whose sentences to look for in it.", show_default=False)
+        str,
+        typer.Argument(
+            help="The preset or .toml whose sentences are looked up.", show_default=False
+        ),
     ],
     as_json: AsJson = False,
 ) -> None:
-    """Count the sentences of one experiment that another trains on, whatever their case and marks."""
+    """Count the sentences of TASK in the training text of TEXT, ignoring case and punctuation."""
     from regard.text import corpus
     from regard.text.overlap import learned, overlap
 
-    known, theirs = learned(presets.load(text).data), corpus.load(presets.load(task).data)
+    known, task_corpus = learned(presets.load(text).data), corpus.load(presets.load(task).data)
     rows = [
         {"split": split, "side": side, "sentences": len(pairs), "found": found}
-        for split, pairs in theirs.splits.items()
+        for split, pairs in task_corpus.splits.items()
         for side, found in overlap(known, pairs).items()
     ]
     if as_json:

@@ -1,8 +1,8 @@
 """Experiments: presets x variations x seeds -> tables and curves.
 
-`plan` (which runs), `sweep` (run them, reuse what exists), `statistics` (means, intervals, paired
-tests), `columns` and `tables` (what a paper prints), `curves` and `quality` (pictures), `outputs` (what
-each system says), `speed` (how fast), `report` (all of it, written).
+`plan` (which runs to train), `sweep` (train and evaluate them, skip finished ones), `columns` and `tables`
+(table contents and formats), `curves` and `quality` (plots), `outputs` (translations side by side), `speed`
+(decoding speed), `report` (write all of it).
 """
 
 from regard.compare.plan import Run, System, plan

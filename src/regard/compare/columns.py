@@ -1,4 +1,4 @@
-"""The columns a comparison can have; a table for people shows some, the files for programs all."""
+"""The columns of a comparison: Markdown and LaTeX tables show a selection, table.csv has all."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -8,82 +8,84 @@ from regard.errors import UserError, join_names, suggest
 
 @dataclass(frozen=True)
 class Column:
-    """A figure of a system: its heading, where it lies in the system's results, how it is shown."""
+    """One figure of a system: its heading, its path in the system's results, its format string."""
 
-    head: str
+    heading: str
     path: tuple[str, ...]
-    form: str
+    format_string: str
     note: str = ""
-    """What a reader should know; it stands under a table that has the column."""
+    """An explanation, printed below every table that has the column."""
 
-    def value(self, system: dict[str, Any]) -> float | None:
-        """None: not known, as with a variance of one run."""
-        found: Any = system
-        for step in self.path:
-            found = None if found is None else found.get(step)
-        return found
+    def get_value(self, system: dict[str, Any]) -> float | None:
+        """None if it is not available, such as the variance of a single run."""
+        value: Any = system
+        for key in self.path:
+            value = None if value is None else value.get(key)
+        return value
 
-    def cell(self, system: dict[str, Any]) -> str:
-        value = self.value(system)
-        return "" if value is None else self.form.format(value)
-
-
-def mean(head: str, figure: str, form: str, note: str = "") -> Column:
-    return Column(head, ("summary", figure, "mean"), form, note)
+    def format_cell(self, system: dict[str, Any]) -> str:
+        value = self.get_value(system)
+        return "" if value is None else self.format_string.format(value)
 
 
-# Training was timed in the sweep, where the runs may have shared one device.
-TIMED = ("training_seconds", "tokens_per_second")
+def mean_column(heading: str, figure: str, format_string: str, note: str = "") -> Column:
+    return Column(heading, ("summary", figure, "mean"), format_string, note)
+
+
+# Measured during the sweep, where several runs may share one device.
+TRAINING_TIME_COLUMNS = ("training_seconds", "tokens_per_second")
 
 COLUMNS: dict[str, Column] = {
     "seeds": Column("seeds", ("seeds",), "{}"),
-    "bleu_lower": mean("BLEU lower", "bleu_lower", "{:.2f}"),
+    "bleu_lower": mean_column("BLEU lower", "bleu_lower", "{:.2f}"),
     "variance": Column("variance", ("summary", "bleu_lower", "variance"), "{:.3f}"),
     "interval": Column("95 % CI", ("summary", "bleu_lower", "interval"), "± {:.3f}"),
     "p": Column(
         "p",
         ("p",),
         "{:.3f}",
-        "p: paired bootstrap against {baseline}, the largest over the seeds both have",
+        "p: paired bootstrap test against {baseline}, the maximum over the seeds both have",
     ),
-    "longest": mean(
+    "longest": mean_column(
         "longest fifth",
         "bleu_lower_longest",
         "{:.2f}",
-        "longest fifth: BLEU lower on the fifth of the sentences with the longest source, in characters",
+        "longest fifth: BLEU lower on the 20 % of sentences with the longest source, in characters",
     ),
-    "bleu": mean("BLEU", "bleu", "{:.2f}"),
-    "chrf": mean("chrF", "chrf", "{:.2f}"),
-    "exact_match": mean("exact match", "exact_match", "{:.2%}"),
-    "val_loss": mean("validation loss", "val_loss", "{:.3f}"),
+    "bleu": mean_column("BLEU", "bleu", "{:.2f}"),
+    "chrf": mean_column("chrF", "chrf", "{:.2f}"),
+    "exact_match": mean_column("exact match", "exact_match", "{:.2%}"),
+    "val_loss": mean_column("validation loss", "val_loss", "{:.3f}"),
     "val_loss_variance": Column("variance", ("summary", "val_loss", "variance"), "{:.5f}"),
-    "perplexity": mean("perplexity", "perplexity", "{:.3f}"),
-    "bits_per_character": mean("bits/character", "bits_per_character", "{:.3f}"),
-    "parameters": mean("parameters", "parameters", "{:,.0f}"),
-    "learned": mean("learned", "learned_parameters", "{:,.0f}", "learned: parameters that change"),
-    "cache": mean(
+    "perplexity": mean_column("perplexity", "perplexity", "{:.3f}"),
+    "bits_per_character": mean_column("bits/character", "bits_per_character", "{:.3f}"),
+    "parameters": mean_column("parameters", "parameters", "{:,.0f}"),
+    "trainable": mean_column(
+        "trainable", "learned_parameters", "{:,.0f}", "trainable: parameters that training updates"
+    ),
+    "cache": mean_column(
         "cache bytes/token",
         "cache_bytes_per_token",
         "{:,.0f}",
-        "cache: what one more token adds to the memory of a sentence's decoder",
+        "cache: bytes that one more token adds to the decoder state of a sentence",
     ),
     "speed": Column(
         "sentences/s",
         ("sentences_per_second",),
         "{:,.0f}",
-        "sentences/s: greedy, first seed, one system at a time in turn, best of {rounds}",
+        "sentences/s: greedy search, first seed, systems timed in turn, best of {rounds} rounds",
     ),
-    "training_seconds": mean("training s", "training_seconds", "{:,.0f}"),
-    "tokens_per_second": mean("tokens/s", "tokens_per_second", "{:,.0f}"),
+    "training_seconds": mean_column("training s", "training_seconds", "{:,.0f}"),
+    "tokens_per_second": mean_column("tokens/s", "tokens_per_second", "{:,.0f}"),
 }
 
-USUAL = (
+DEFAULT_COLUMNS = (
     *("bleu_lower", "variance", "interval", "p", "chrf", "val_loss", "val_loss_variance"),
     *("perplexity", "parameters", "training_seconds"),
 )
 
 
-def chosen(text: str) -> tuple[str, ...]:
+def select_columns(text: str) -> tuple[str, ...]:
     """'bleu_lower,longest' -> ('bleu_lower', 'longest')"""
     names = tuple(name.strip() for name in text.split(","))
     for name in names:

@@ -1,4 +1,4 @@
-"""Learning curves: validation loss against steps, the mean over seeds, and a band from worst to best."""
+"""Learning curves: validation loss against training steps, mean over seeds with a min-max band."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -13,22 +13,22 @@ def read_curve(folder: Path) -> dict[int, float]:
 
 
 def draw_curves(systems: Mapping[str, Sequence[Path]], out: Path, theme: str = "light") -> None:
-    """`out`/curves.png"""
+    """Write `out`/curves.png."""
     from regard.diagrams import save
     from regard.diagrams.charts import Line, chart
 
     lines = []
     for label, folders in systems.items():
         curves = [read_curve(folder) for folder in folders]
-        # Early stopping may end one run before another: a point needs every seed.
+        # Runs may stop early at different steps: only steps that every seed has reached are drawn.
         steps = sorted(set.intersection(*(set(curve) for curve in curves)))
         lines.append(Line(label, steps, [[curve[step] for curve in curves] for step in steps]))
     seeds = max(len(folders) for folders in systems.values())
     figure = chart(
-        {"validation loss (nats a token)": lines},
+        {"validation loss (nats per token)": lines},
         x_label="training steps",
         title="Learning curves",
-        note="mean over seeds; band: least to greatest" if seeds > 1 else "",
+        note="mean over seeds; band: minimum to maximum" if seeds > 1 else "",
         theme=theme,
     )
     save(figure, out / "curves.png")

@@ -1,4 +1,4 @@
-"""One run of a comparison, in a process of its own: train, evaluate, leave the figures in the folder.
+"""One run of a comparison in a separate process: train, evaluate, write the figures to the run folder.
 
 python -m regard.compare.job CONFIG.toml RUN_FOLDER DEVICE JOBS [SPLIT BEAMS]
 """
@@ -17,24 +17,29 @@ from regard.training import train
 from regard.translator import load
 
 
-def job(config: Path, folder: Path, device: str, jobs: int, split: str, beams: list[int]) -> None:
-    """Train (or go on training) in `folder`, one of `jobs` at a time; with a split, then measure."""
-    wanted = presets.validate(presets.read_file(config), str(config))
-    # First: a split that is not there is told at once.
-    pairs = corpus.load(wanted.data)[split] if split else []
+def run_job(
+    config: Path, folder: Path, device: str, jobs: int, split: str, beams: list[int]
+) -> None:
+    """Train in `folder` or resume there, then evaluate if a split is given.
+
+    `jobs`: how many runs share the device.
+    """
+    checked = presets.validate(presets.read_file(config), str(config))
+    # Load the split before training: a missing one raises an error at once.
+    pairs = corpus.load(checked.data)[split] if split else []
     console = Console(force_terminal=False, width=120)
-    train(wanted, folder, device, resume=True, console=console, jobs=jobs)
+    train(checked, folder, device, resume=True, console=console, jobs=jobs)
     if not split:
         return
-    found = {"split": split, **evaluate(load(folder, device), pairs, beams)}
-    files.write(folder / f"evaluation-{split}.json", json.dumps(found, ensure_ascii=False))
+    evaluation = {"split": split, **evaluate(load(folder, device), pairs, beams)}
+    files.write(folder / f"evaluation-{split}.json", json.dumps(evaluation, ensure_ascii=False))
 
 
 if __name__ == "__main__":
-    config, folder, device, jobs, *measured = sys.argv[1:]
-    split, beams = measured or ("", "")
+    config, folder, device, jobs, *evaluated = sys.argv[1:]
+    split, beams = evaluated or ("", "")
     widths = [int(beam) for beam in beams.split(",") if beam]
     try:
-        job(Path(config), Path(folder), device, int(jobs), split, widths)
+        run_job(Path(config), Path(folder), device, int(jobs), split, widths)
     except UserError as error:
         sys.exit(f"regard: {error}")

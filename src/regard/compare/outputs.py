@@ -1,49 +1,49 @@
-"""A page of side-by-side outputs: what each system says of the same sentences."""
+"""A Markdown page of side-by-side outputs: every system's translation of the same sentences."""
 
 import html
 import re
 from collections.abc import Mapping, Sequence
 
-COUNT = 12
+SAMPLE_SIZE = 12
 
 
-def spread(sources: Sequence[str], count: int = COUNT) -> list[int]:
-    """The middles of `count` equal parts of the sentences, shortest source first; of equals, in order."""
+def sample_by_length(sources: Sequence[str], count: int = SAMPLE_SIZE) -> list[int]:
+    """Sort sentences by source length (a stable sort), cut into `count` equal parts, take each middle."""
     by_length = sorted(range(len(sources)), key=lambda row: len(sources[row]))
     count = min(count, len(sources))
     return [by_length[(2 * part + 1) * len(sources) // (2 * count)] for part in range(count)]
 
 
-def side_by_side(
+def format_outputs(
     pairs: Sequence[tuple[str, str]],
     outputs: Mapping[str, Sequence[str]],
     split: str,
-    elsewhere: Sequence[str] = (),
+    other_systems: Sequence[str] = (),
 ) -> str:
-    """Markdown: a table for each sentence, with its source, its reference and every output.
+    """One Markdown table per sampled sentence: source, reference and every system's output.
 
-    `elsewhere` are systems that were measured on other sentences.
+    `other_systems` were evaluated on other sentences and are only listed.
     """
-    rows = spread([source for source, _ in pairs])
+    rows = sample_by_length([source for source, _ in pairs])
     page = [
         "# Outputs side by side\n",
-        f"{len(rows)} of the {len(pairs):,} sentences of the {split} split, chosen by length alone: "
-        f"all in order of their source's length in characters, cut into {len(rows)} equal parts, the "
-        "middle of each part. Every system speaks with its first seed.",
+        f"{len(rows)} of the {len(pairs):,} sentences of the {split} split, selected by length only: "
+        f"sorted by source length in characters, cut into {len(rows)} equal parts, the middle sentence "
+        "of each part. Outputs are those of each system's first seed.",
     ]
-    if elsewhere:
-        names = "; ".join(map(plain, elsewhere))
-        page.append(f"\nNot here, since they were measured on other sentences: {names}.")
+    if other_systems:
+        names = "; ".join(map(escape_markdown, other_systems))
+        page.append(f"\nNot shown, because they were evaluated on other sentences: {names}.")
     for row in rows:
         source, reference = pairs[row]
         lines = {"*source*": source, "*reference*": reference}
-        lines |= {plain(label): said[row] for label, said in outputs.items()}
+        lines |= {escape_markdown(label): texts[row] for label, texts in outputs.items()}
         page.append(f"\n## Sentence {row + 1:,} ({len(source)} characters)\n\n| | |\n|---|---|")
-        page += [f"| {name} | {plain(text)} |" for name, text in lines.items()]
+        page += [f"| {name} | {escape_markdown(text)} |" for name, text in lines.items()]
     return "\n".join(page) + "\n"
 
 
-def plain(text: str) -> str:
-    """Text that Markdown shows as it stands: `<U>` is no tag, a bar ends no cell."""
+def escape_markdown(text: str) -> str:
+    """Escape text so that Markdown prints it literally: `<U>` is not a tag, `|` does not end a cell."""
     text = html.escape(" ".join(text.split()), quote=False)
     return re.sub(r"([\\`*_\[\]|~#$])", r"\\\1", text)

@@ -1,4 +1,4 @@
-"""Which runs a comparison needs: every preset, with every combination of what is varied, each seed."""
+"""Plan the runs of a comparison: presets x combinations of varied settings x seeds."""
 
 import hashlib
 import itertools
@@ -11,13 +11,19 @@ from regard import presets
 from regard.config import Config
 from regard.errors import UserError
 
-# Settings that also hold for what a run starts from: its weights and its tokens must fit.
-COMMON = ("model.", "model=", "tokenizer.kind=", "tokenizer.joint=", "tokenizer.lowercase=")
+# Settings that a prerequisite run shares, so that its weights and tokens fit.
+SHARED_SETTINGS = (
+    "model.",
+    "model=",
+    "tokenizer.kind=",
+    "tokenizer.joint=",
+    "tokenizer.lowercase=",
+)
 
 
 @dataclass(frozen=True)
 class System:
-    """One row of the table: a preset and the values that set it apart."""
+    """One row of the table: a preset and its values of the varied settings."""
 
     preset: str
     settings: tuple[str, ...]
@@ -26,13 +32,13 @@ class System:
 
 @dataclass(frozen=True)
 class Run:
-    """One training of a system, and the run that must be there before, if it starts from one."""
+    """One training run of a system, and the run that provides its initial weights, if any."""
 
     system: System
     seed: int
     folder: Path
     config: Config
-    first: "Run | None" = None
+    prerequisite: "Run | None" = None
 
 
 def plan(
@@ -42,80 +48,85 @@ def plan(
     seeds: Sequence[int],
     folder: Path,
 ) -> list[Run]:
-    """Every run, in the order of the table. Equal settings share a folder, however they came about.
+    """All runs, in the order of the table. Runs with equal configs share a folder.
 
-    `seeds`: how many of each preset, or one number for all.
+    `seeds`: the number of seeds of each preset, or one number for all presets.
     """
     if len(seeds) not in (1, len(names)):
         raise UserError(
-            f"--seeds is one number for all presets, or one for each: got {len(seeds)} numbers and "
-            f"{len(names)} presets"
+            f"--seeds takes one number for all presets, or one per preset: got {len(seeds)} numbers "
+            f"and {len(names)} presets"
         )
-    axes = [axis(text) for text in vary]
-    counts = dict(zip(names, itertools.cycle(seeds), strict=False))
+    axes = [parse_axis(text) for text in vary]
+    seed_counts = dict(zip(names, itertools.cycle(seeds), strict=False))
     runs = []
     for name, values in itertools.product(names, itertools.product(*axes)):
-        told = [*([Path(name).stem] if len(names) > 1 or not axes else []), *map(short, values)]
-        system = System(name, values, ", ".join(told))
-        for seed in range(1, counts[name] + 1):
-            run = planned(system, seed, [*settings, *values, f"seed={seed}"], folder)
+        prefix = [Path(name).stem] if len(names) > 1 or not axes else []
+        system = System(name, values, ", ".join([*prefix, *map(short_label, values)]))
+        for seed in range(1, seed_counts[name] + 1):
+            run = plan_run(system, seed, [*settings, *values, f"seed={seed}"], folder)
             if run.config.is_language_model:
                 raise UserError(
-                    f"{name} is a language model, and a comparison ranks translations: train it and "
-                    "read its perplexity with `regard evaluate`"
+                    f"{name} is a language model, and `regard compare` ranks translation models: "
+                    "train it and measure its perplexity with `regard evaluate`"
                 )
             runs.append(run)
-    if any(len({key(run) for run in runs}) < len(runs) for key in (named, lambda run: run.folder)):
-        raise UserError("two systems are the same: name each preset and each value once")
+    labels = {(run.system.label, run.seed) for run in runs}
+    if min(len(labels), len({run.folder for run in runs})) < len(runs):
+        raise UserError("two systems have the same settings: name each preset and each value once")
     return runs
 
 
-def planned(
-    system: System, seed: int, settings: Sequence[str], folder: Path, after: tuple[str, ...] = ()
+def plan_run(
+    system: System,
+    seed: int,
+    settings: Sequence[str],
+    folder: Path,
+    ancestors: tuple[str, ...] = (),
 ) -> Run:
-    """One run. If it is to start from a preset, that is planned first: once, whatever the seed."""
-    config, first, after = presets.load(system.preset, settings), None, (*after, system.preset)
+    """One run. If `init` names a preset, that run is its prerequisite: one for all seeds."""
+    config, prerequisite = presets.load(system.preset, settings), None
+    ancestors = (*ancestors, system.preset)
     if config.init is not None and not Path(config.init).is_dir():
-        if config.init in after:
-            raise UserError(f"init goes round in a circle: {' from '.join((*after, config.init))}")
+        if config.init in ancestors:
+            chain = " from ".join((*ancestors, config.init))
+            raise UserError(f"init is circular: {chain}")
         base = System(config.init, (), Path(config.init).stem)
-        common = [setting for setting in settings if setting.startswith(COMMON)]
-        first = planned(base, presets.load(base.preset).seed, common, folder, after)
-        # From where the run will lie: the folder of all runs may move.
-        place = Path("..", "..", *first.folder.relative_to(folder).parts)
-        config = config.model_copy(update={"init": str(place)})
+        shared = [setting for setting in settings if setting.startswith(SHARED_SETTINGS)]
+        prerequisite = plan_run(base, presets.load(base.preset).seed, shared, folder, ancestors)
+        # Relative to the run's folder, so that the folder of all runs can be moved.
+        init = Path("..", "..", *prerequisite.folder.relative_to(folder).parts)
+        config = config.model_copy(update={"init": str(init)})
     name = f"{Path(system.preset).stem}-{fingerprint(config)}"
-    return Run(system, seed, folder / name / f"seed-{seed}", config, first)
+    return Run(system, seed, folder / name / f"seed-{seed}", config, prerequisite)
 
 
-def named(run: Run) -> tuple[str, int]:
-    return run.system.label, run.seed
-
-
-# A comma inside {...}, [...] or "..." belongs to the value.
+# A comma inside {...}, [...] or "..." is part of the value.
 COMMA = re.compile(r""",(?![^{]*\})(?![^\[]*\])(?=(?:[^"]*"[^"]*")*[^"]*$)""")
 
 
-def axis(text: str) -> list[str]:
+def parse_axis(text: str) -> list[str]:
     """'model.cell=gru,lstm' -> ['model.cell=gru', 'model.cell=lstm']"""
     key, equals, rest = text.partition("=")
     values = [value.strip() for value in COMMA.split(rest)]
     if not equals or not key.strip() or not all(values):
-        raise UserError(f'"{text}" varies nothing: write key=a,b,c, as in model.cell=gru,lstm')
+        raise UserError(
+            f'"{text}" is not a valid --vary: write key=a,b,c, as in model.cell=gru,lstm'
+        )
     return [f"{key.strip()}={value}" for value in values]
 
 
-def short(setting: str) -> str:
-    """The last part of the key, and the value: enough to tell rows apart."""
+def short_label(setting: str) -> str:
+    """The last part of the key, and the value: 'model.cell=gru' -> 'cell gru'."""
     path, value = presets.parse_setting(setting)
     name = [part for part in path if part != "kind"][-1]
     if not isinstance(value, dict):
         return f"{name} {setting.partition('=')[2]}"
-    told = [str(v) if key == "kind" else f"{key} {v}" for key, v in value.items()]
-    return " ".join([name, *told])
+    parts = [str(v) if key == "kind" else f"{key} {v}" for key, v in value.items()]
+    return " ".join([name, *parts])
 
 
 def fingerprint(config: Config) -> str:
-    """A name for all settings but the seed and the words about them."""
+    """A short hash of all settings except the seed and the description."""
     content = config.model_dump_json(exclude={"seed", "description"})
     return hashlib.sha256(content.encode()).hexdigest()[:8]

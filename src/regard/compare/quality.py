@@ -1,36 +1,36 @@
-"""Quality against a number that was varied: the share of the data, say, or a width."""
+"""Quality against a varied numeric setting, such as the fraction of the data or the model dimension."""
 
 import math
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from regard.compare.plan import System, short
+from regard.compare.plan import System, short_label
 
-LEAST = 3  # values that make a line
+MIN_VALUES = 3  # fewer do not make a line
 
 
-def numbers(systems: Sequence[System]) -> tuple[str, dict[str, float]] | None:
-    """(the one varied key that takes three numbers or more, its value by system), if there is one."""
-    found: dict[str, dict[str, float]] = {}
-    words: set[str] = set()
+def find_numeric_axis(systems: Sequence[System]) -> tuple[str, dict[str, float]] | None:
+    """(key, value by system label) of the only key that varies over MIN_VALUES numbers or more, else None."""
+    numeric: dict[str, dict[str, float]] = {}
+    other: set[str] = set()
     for system in systems:
         for setting in system.settings:
             key, _, text = setting.partition("=")
-            value = number(text)
+            value = parse_number(text)
             if value is None:
-                words.add(key)
+                other.add(key)
             else:
-                found.setdefault(key, {})[system.label] = value
+                numeric.setdefault(key, {})[system.label] = value
     axes = [
         (key, values)
-        for key, values in found.items()
-        if key not in words and len(set(values.values())) >= LEAST
+        for key, values in numeric.items()
+        if key not in other and len(set(values.values())) >= MIN_VALUES
     ]
     return axes[0] if len(axes) == 1 else None
 
 
-def number(text: str) -> float | None:
+def parse_number(text: str) -> float | None:
     try:
         value = float(text)
     except ValueError:
@@ -38,29 +38,31 @@ def number(text: str) -> float | None:
     return value if math.isfinite(value) else None
 
 
-def line_of(system: System, key: str) -> str:
-    """What sets a line apart from the others: everything but the number along the axis."""
-    others = [short(setting) for setting in system.settings if setting.partition("=")[0] != key]
+def line_label(system: System, key: str) -> str:
+    """The preset and all varied settings except the one on the x axis."""
+    others = [
+        short_label(setting) for setting in system.settings if setting.partition("=")[0] != key
+    ]
     return ", ".join([Path(system.preset).stem, *others])
 
 
 def draw_quality(
     systems: Sequence[System], results: Sequence[dict[str, Any]], out: Path, theme: str = "light"
 ) -> Path | None:
-    """`out`/quality.png, where exactly one varied key takes three numbers or more."""
-    path, axis = out / "quality.png", numbers(systems)
+    """Write `out`/quality.png if exactly one varied key takes MIN_VALUES numbers or more."""
+    path, axis = out / "quality.png", find_numeric_axis(systems)
     if axis is None:
-        path.unlink(missing_ok=True)  # of an earlier comparison
+        path.unlink(missing_ok=True)  # left by an earlier comparison
         return None
     from regard.diagrams import save
     from regard.diagrams.charts import Line, chart
 
-    key, value = axis
-    known = {result["system"]: result["runs"] for result in results}
+    key, values = axis
+    runs_of = {result["system"]: result["runs"] for result in results}
     lines: dict[str, list[System]] = {}
-    for system in sorted(dict.fromkeys(systems), key=lambda system: value[system.label]):
-        if system.label in known:
-            lines.setdefault(line_of(system, key), []).append(system)
+    for system in sorted(dict.fromkeys(systems), key=lambda system: values[system.label]):
+        if system.label in runs_of:
+            lines.setdefault(line_label(system, key), []).append(system)
     measures = {
         "BLEU lower": lambda run: run["results"][0]["bleu_lower"],
         "bits per character (lower is better)": lambda run: run["bits_per_character"],
@@ -69,20 +71,20 @@ def draw_quality(
         y_label: [
             Line(
                 name,
-                [value[system.label] for system in mine],
-                [[measure(run) for run in known[system.label]] for system in mine],
+                [values[system.label] for system in group],
+                [[measure(run) for run in runs_of[system.label]] for system in group],
             )
-            for name, mine in lines.items()
+            for name, group in lines.items()
         ]
         for y_label, measure in measures.items()
     }
-    seeds = max(len(runs) for runs in known.values())
+    seeds = max(len(runs) for runs in runs_of.values())
     figure = chart(
         panels,
         x_label=key,
         title=f"Quality against {key}",
-        note="points: seeds; line: their mean; band: least to greatest" if seeds > 1 else "",
-        ticks=sorted(set(value.values())),
+        note="points: seeds; line: mean; band: minimum to maximum" if seeds > 1 else "",
+        ticks=sorted(set(values.values())),
         points=True,
         theme=theme,
     )

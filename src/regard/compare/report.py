@@ -1,4 +1,4 @@
-"""What a comparison leaves: results.json, three tables, pictures, and a page of outputs."""
+"""Write the results of a comparison: results.json, three tables, plots, and a page of outputs."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -7,15 +7,15 @@ from pathlib import Path
 from typing import Any
 
 from regard import files
-from regard.compare.columns import COLUMNS, TIMED, USUAL
+from regard.compare.columns import COLUMNS, DEFAULT_COLUMNS, TRAINING_TIME_COLUMNS
 from regard.compare.curves import draw_curves
-from regard.compare.outputs import side_by_side
+from regard.compare.outputs import format_outputs
 from regard.compare.plan import Run
 from regard.compare.quality import draw_quality
 from regard.compare.speed import ROUNDS
-from regard.compare.statistics import Summary, paired_p
-from regard.compare.tables import comma_separated, latex, markdown, shown
+from regard.compare.tables import format_rows, to_csv, to_latex, to_markdown
 from regard.errors import UserError
+from regard.statistics import Summary, paired_bootstrap_p
 from regard.text import corpus
 
 
@@ -26,86 +26,87 @@ def write_report(
     failed: Sequence[str],
     out: Path,
     *,
-    columns: Sequence[str] = USUAL,
+    columns: Sequence[str] = DEFAULT_COLUMNS,
     speeds: Mapping[str, float] | None = None,
     theme: str = "light",
 ) -> str:
-    """Write everything to `out`; the Markdown table. A run that failed is left out and told."""
+    """Write all files to `out`; return the Markdown table. Failed runs are left out and listed."""
     systems: dict[str, list[Run]] = {}
     for run in runs:
         if (run.folder / f"evaluation-{split}.json").is_file():
             systems.setdefault(run.system.label, []).append(run)
     if not systems:
-        raise UserError(f"no run came to an end, so there is no table: {failed[0]}")
-    results = [collect(label, mine, split) for label, mine in systems.items()]
-    baseline, (pairs, alike) = results[0], same_sentences(systems, split)
+        raise UserError(f"no run finished, so there is no table to write: {failed[0]}")
+    results = [collect_results(label, group, split) for label, group in systems.items()]
+    baseline, (pairs, comparable) = results[0], find_shared_sentences(systems, split)
     references = [target for _, target in pairs]
     for result in results:
         result["sentences_per_second"] = (speeds or {}).get(result["system"])
-        if result is not baseline and result["system"] in alike:
-            result["p"] = paired_p(*paired(baseline, result), references)
-    trained = [run for result in results for run in result["runs"]]
-    places = [f"{run['device']}, PyTorch {run['versions']['torch']}" for run in trained]
-    facts = {
+        if result is not baseline and result["system"] in comparable:
+            result["p"] = paired_bootstrap_p(*pair_outputs(baseline, result), references)
+    run_results = [run for result in results for run in result["runs"]]
+    platforms = [f"{run['device']}, PyTorch {run['versions']['torch']}" for run in run_results]
+    metadata = {
         "command": command,
         "split": split,
-        "trained_on": list(dict.fromkeys(places)),
+        "trained_on": list(dict.fromkeys(platforms)),
         "baseline": baseline["system"],
         "signature": baseline["signature"],
-        "jobs": max(run["jobs"] for run in trained),
+        "jobs": max(run["jobs"] for run in run_results),
         "failed": list(failed),
     }
     if len({result["seeds"] for result in results}) > 1 and "seeds" not in columns:
         columns = ("seeds", *columns)
-    rows = shown(results, columns)
-    table = markdown(rows, notes(facts, results, columns), command, failed)
-    said = {r["system"]: r.pop("outputs")[0] for r in results}
+    rows = format_rows(results, columns)
+    table = to_markdown(rows, table_notes(metadata, results, columns), command, failed)
+    outputs = {result["system"]: result.pop("outputs")[0] for result in results}
     files.write(out / "table.md", table)
-    files.write(out / "table.tex", latex(rows))
-    files.write(out / "table.csv", comma_separated(results))
-    others = [label for label in said if label not in alike]
-    page = side_by_side(pairs, {label: said[label] for label in alike}, split, others)
+    files.write(out / "table.tex", to_latex(rows))
+    files.write(out / "table.csv", to_csv(results))
+    others = [label for label in outputs if label not in comparable]
+    page = format_outputs(pairs, {label: outputs[label] for label in comparable}, split, others)
     files.write(out / "outputs.md", page)
-    files.write(out / "results.json", json.dumps({**facts, "systems": results}, indent=1) + "\n")
+    document = {**metadata, "systems": results}
+    files.write(out / "results.json", json.dumps(document, indent=1) + "\n")
     draw_curves(
-        {label: [run.folder for run in mine] for label, mine in systems.items()}, out, theme
+        {label: [run.folder for run in group] for label, group in systems.items()}, out, theme
     )
     draw_quality([run.system for run in runs], results, out, theme)
     return table
 
 
-def paired(one: dict[str, Any], other: dict[str, Any]) -> tuple[list[Any], list[Any]]:
-    """What two systems said with the seeds that both have."""
-    said = [
+def pair_outputs(one: dict[str, Any], other: dict[str, Any]) -> tuple[list[Any], list[Any]]:
+    """The outputs of two systems, for the seeds that both have."""
+    first, second = (
         {
             run["seed"]: outputs
             for run, outputs in zip(system["runs"], system["outputs"], strict=True)
         }
         for system in (one, other)
-    ]
-    shared = [seed for seed in said[0] if seed in said[1]]
-    return [said[0][seed] for seed in shared], [said[1][seed] for seed in shared]
+    )
+    seeds = [seed for seed in first if seed in second]
+    return [first[seed] for seed in seeds], [second[seed] for seed in seeds]
 
 
-def same_sentences(
+def find_shared_sentences(
     systems: Mapping[str, Sequence[Run]], split: str
 ) -> tuple[list[tuple[str, str]], list[str]]:
-    """The first system's sentences, and which systems were measured on the same ones."""
-    data = {label: mine[0].config.data for label, mine in systems.items()}
+    """The first system's sentence pairs, and the systems that were evaluated on the same ones."""
+    data = {label: group[0].config.data for label, group in systems.items()}
     pairs = {table: corpus.load(table)[split] for table in set(data.values())}
     first = pairs[next(iter(data.values()))]
     return first, [label for label, table in data.items() if pairs[table] == first]
 
 
-def collect(label: str, runs: Sequence[Run], split: str) -> dict[str, Any]:
-    """The figures of one system, with those of each of its runs."""
+def collect_results(label: str, runs: Sequence[Run], split: str) -> dict[str, Any]:
+    """Summary statistics of one system, with the figures of each of its runs."""
     cards = [files.record(run.folder / "card.json") for run in runs]
-    found = [files.record(run.folder / f"evaluation-{split}.json") for run in runs]
-    first = [evaluation["results"][0] for evaluation in found]
+    evaluations = [files.record(run.folder / f"evaluation-{split}.json") for run in runs]
+    first = [evaluation["results"][0] for evaluation in evaluations]
     figures = {
-        **summaries(first, "bleu_lower", "bleu_lower_longest", "bleu", "chrf", "exact_match"),
-        **summaries(found, "perplexity", "bits_per_character", "cache_bytes_per_token"),
-        **summaries(
+        **summarize(first, "bleu_lower", "bleu_lower_longest", "bleu", "chrf", "exact_match"),
+        **summarize(evaluations, "perplexity", "bits_per_character", "cache_bytes_per_token"),
+        **summarize(
             [card["figures"] for card in cards],
             *(
                 "val_loss",
@@ -128,41 +129,42 @@ def collect(label: str, runs: Sequence[Run], split: str) -> dict[str, Any]:
                 "seed": run.seed,
                 "device": card["device"],
                 "versions": card["versions"],
-                "jobs": card.get("jobs", 1),  # a card of an earlier version lacks it
+                "jobs": card.get("jobs", 1),  # missing in cards of an earlier version
                 "figures": card["figures"],
-                **without(evaluation, "split", "results"),
-                "results": [without(r, "outputs", "lengths") for r in evaluation["results"]],
+                **omit(evaluation, "split", "results"),
+                "results": [omit(result, "outputs", "lengths") for result in evaluation["results"]],
             }
-            for run, card, evaluation in zip(runs, cards, found, strict=True)
+            for run, card, evaluation in zip(runs, cards, evaluations, strict=True)
         ],
         "outputs": [result["outputs"] for result in first],
     }
 
 
-def summaries(records: Sequence[dict[str, Any]], *names: str) -> dict[str, Any]:
-    """Of each figure; None where a file of an earlier version lacks it."""
-    known = [name for name in names if all(name in record for record in records)]
-    found = {name: asdict(Summary.of([record[name] for record in records])) for name in known}
-    return dict.fromkeys(names) | found
+def summarize(records: Sequence[dict[str, Any]], *names: str) -> dict[str, Any]:
+    """A Summary of each figure; None if a file of an earlier version lacks it."""
+    available = [name for name in names if all(name in record for record in records)]
+    return dict.fromkeys(names) | {
+        name: asdict(Summary.of([record[name] for record in records])) for name in available
+    }
 
 
-def without(record: dict[str, Any], *names: str) -> dict[str, Any]:
+def omit(record: dict[str, Any], *names: str) -> dict[str, Any]:
     return {key: value for key, value in record.items() if key not in names}
 
 
-def notes(
-    facts: dict[str, Any], results: Sequence[dict[str, Any]], columns: Sequence[str]
+def table_notes(
+    metadata: dict[str, Any], results: Sequence[dict[str, Any]], columns: Sequence[str]
 ) -> list[str]:
-    """What a reader of the table should know."""
+    """The notes below the table: seeds, split, metric, explanations of columns, hardware."""
     counts = sorted({result["seeds"] for result in results})
-    width, jobs = results[0]["beam"], facts["jobs"]
-    told = [
+    width, jobs = results[0]["beam"], metadata["jobs"]
+    notes = [
         f"{' or '.join(map(str, counts))} {'seed' if counts == [1] else 'seeds'}",
-        f"{facts['split']} split, {'greedy' if width == 1 else f'beam {width}'}",
-        f"sacreBLEU `{facts['signature']}`",
+        f"{metadata['split']} split, {'greedy' if width == 1 else f'beam {width}'}",
+        f"sacreBLEU `{metadata['signature']}`",
     ]
-    words = {"baseline": facts["baseline"], "rounds": ROUNDS}
-    told += [COLUMNS[name].note.format(**words) for name in columns if COLUMNS[name].note]
-    if jobs > 1 and set(columns) & set(TIMED):
-        told.append(f"up to {jobs} runs shared the device, so times of training do not compare")
-    return [*told, " and ".join(facts["trained_on"])]
+    values = {"baseline": metadata["baseline"], "rounds": ROUNDS}
+    notes += [COLUMNS[name].note.format(**values) for name in columns if COLUMNS[name].note]
+    if jobs > 1 and set(columns) & set(TRAINING_TIME_COLUMNS):
+        notes.append(f"up to {jobs} runs shared the device, so training times are not comparable")
+    return [*notes, " and ".join(metadata["trained_on"])]

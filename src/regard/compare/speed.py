@@ -1,4 +1,4 @@
-"""How fast each system of a comparison translates, with the device to itself."""
+"""Decoding speed of each system of a comparison, measured while no other run uses the device."""
 
 import time
 from collections.abc import Sequence
@@ -11,10 +11,10 @@ from regard.translator import load
 ROUNDS = 3
 
 
-def sentences_per_second(runs: Sequence[Run], split: str, device: str) -> dict[str, float]:
-    """Of greedy search, by system: its first run, one system at a time, the best of some rounds.
+def measure_speed(runs: Sequence[Run], split: str, device: str) -> dict[str, float]:
+    """Sentences per second of greedy search, by system: its first run, the best of several rounds.
 
-    The rounds go from system to system, so that a machine that slows down slows all of them down.
+    Rounds are interleaved over the systems, so that a slowdown of the machine affects all of them.
     """
     first: dict[str, Run] = {}
     for run in runs:

@@ -257,7 +257,7 @@ def findings(
     parameter_counts: dict[str, int],
 ) -> Findings:
     """The gap and the gradients, which are judged; what is held, and what positions did, which is not."""
-    from regard.compare.statistics import Summary
+    from regard.statistics import Summary
 
     none, looking, placed = (np.array(accuracies[kind]) for kind in KINDS)
     gaps = (looking - none)[:, -1].tolist()

@@ -257,7 +257,7 @@ def found(
     curves: dict[str, list[list[float]]], params: ExtrapolationParameters, places: list[float]
 ) -> Findings:
     """Means within, beyond and far beyond the trained length, and what must hold of them."""
-    from regard.compare.statistics import Summary
+    from regard.statistics import Summary
 
     ranges = {"within": (0, 1), "beyond": (1, params.factor), "far": (2, params.factor)}
     if params.factor == 2:

@@ -58,7 +58,7 @@ class PowerLaw:
         cls, sizes: Sequence[float], values: Sequence[float], offset: float = 0.0
     ) -> "PowerLaw":
         """Linear regression of log(y - offset) on log x."""
-        from regard.compare.statistics import T95
+        from regard.statistics import T95
 
         x, y = np.log(sizes), np.log(np.array(values) - offset)
         exponent, intercept = np.polyfit(x, y, 1)

@@ -2,8 +2,8 @@
 
 from collections.abc import Sequence
 
-from regard.compare.tables import grid
 from regard.labs.lab import Lab, Result, Value, format_number
+from regard.tables import markdown_table
 
 FILE_NAME = "labs.md"
 
@@ -27,7 +27,7 @@ def render_section(lab: Lab, result: Result) -> str:
             f"## {lab.name}: {lab.claim}\n",
             f"```\n{lab.derivation.strip()}\n```\n",
             picture_tag(lab),
-            grid([result.table.columns, *cells]),
+            markdown_table([result.table.columns, *cells]),
             *(f"- {note}" for note in result.notes),
             *[""] * bool(result.notes),
             f"{verdict}: `{command}`\n",

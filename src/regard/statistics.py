@@ -1,4 +1,4 @@
-"""Means over seeds, how sure they are, and whether two systems differ."""
+"""Means over seeds with confidence intervals, and a paired significance test for BLEU."""
 
 import math
 import statistics
@@ -9,7 +9,7 @@ from typing import Any, cast
 from sacrebleu.metrics.bleu import BLEU
 from sacrebleu.significance import PairedTest
 
-# Two-sided 95 % points of Student's t, by degrees of freedom; beyond 30, the normal's is near enough.
+# Two-sided 95 % critical values of Student's t for 1 to 30 degrees of freedom; 1.96 is used beyond.
 T95 = (
     *(12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228),
     *(2.201, 2.179, 2.160, 2.145, 2.131, 2.120, 2.110, 2.101, 2.093, 2.086),
@@ -31,32 +31,32 @@ class Summary:
         if len(values) < 2:
             return cls(mean, None, None)
         variance = statistics.variance(values)
-        freedom = len(values) - 1
-        t = T95[freedom - 1] if freedom <= len(T95) else 1.96
+        degrees_of_freedom = len(values) - 1
+        t = T95[degrees_of_freedom - 1] if degrees_of_freedom <= len(T95) else 1.96
         return cls(mean, variance, t * math.sqrt(variance / len(values)))
 
 
-def paired_p(
+def paired_bootstrap_p(
     baseline: Sequence[Sequence[str]],
     system: Sequence[Sequence[str]],
     references: Sequence[str],
     samples: int = 1000,
 ) -> float | None:
-    """The p of sacreBLEU's paired bootstrap (lower-cased BLEU) on the outputs of each pair of runs.
+    """The p-value of sacreBLEU's paired bootstrap test (lowercased BLEU): the maximum over pairs of runs.
 
-    Runs are paired in order; the largest p is reported, so that a difference counts only if every
-    pair of runs shows it.
+    Runs are paired in order. The maximum makes a difference significant only if it is significant in
+    every pair.
     """
-    found = []
-    for ours, theirs in zip(baseline, system, strict=True):
+    p_values = []
+    for baseline_outputs, system_outputs in zip(baseline, system, strict=True):
         test = PairedTest(
-            [("baseline", list(ours)), ("system", list(theirs))],
+            [("baseline", list(baseline_outputs)), ("system", list(system_outputs))],
             {"BLEU": BLEU(lowercase=True)},
             [list(references)],
             test_type="bs",
             n_samples=samples,
         )
         first, second = cast(list[Any], test()[1]["BLEU"])
-        # sacreBLEU finds equal scores significant: nothing it draws differs by more than nothing.
-        found.append(1.0 if first.score == second.score else float(second.p_value))
-    return max(found, default=None)
+        # sacreBLEU reports a significant p for equal scores: no resample has a difference above zero.
+        p_values.append(1.0 if first.score == second.score else float(second.p_value))
+    return max(p_values, default=None)
