@@ -30,12 +30,14 @@ def accuracy_by_length(
     model: Model, tokenizers: TokenizerPair, pairs: list[Pair], edges: Sequence[int]
 ) -> list[float]:
     """Share of target tokens that are right, each after the right ones, for lengths between edges."""
-    from regard.evaluation import likelihoods, total
+    from regard.evaluation import aggregate, likelihoods
 
     found = likelihoods(model, Encoded.of(pairs, tokenizers))
     lengths = [len(target) for _, target in pairs]
     return [
-        total(one for one, n in zip(found, lengths, strict=True) if low <= n < high).token_accuracy
+        aggregate(
+            one for one, n in zip(found, lengths, strict=True) if low <= n < high
+        ).token_accuracy
         for low, high in pairwise(edges)
     ]
 
