@@ -134,9 +134,9 @@ def _grid_limits(depth: int, heads: int, rows: int, columns: int) -> Limits:
     smallest, largest = 4.5, 10.0
 
     def panel_side(panels: int, tokens: int, slide: float, poster: float) -> float:
-        fitting, most = max(0.6, slide / panels), poster / panels
+        on_slide, on_poster = max(0.6, slide / panels), poster / panels
         legible = tokens * LINE_HEIGHT * smallest / POINTS_PER_INCH + 1e-6
-        return min(3.0, legible if fitting < legible <= most else fitting)
+        return min(3.0, legible if on_slide < legible <= on_poster else on_slide)
 
     panel = panel_side(heads, columns, 11.0, 20.0), panel_side(depth, rows, 7.0, 40.0)
     return Limits(
