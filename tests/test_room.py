@@ -148,4 +148,4 @@ def test_a_pair_that_fits_is_read_beside_others_whose_padding_would_not(name):
     assert whole["loss"] == pytest.approx(alone["loss"], rel=1e-5)
     if name == "decoder-only":
         found = ablate(made, pairs, "attention", draws=1)
-        assert found["untouched"]["loss"] == pytest.approx(whole["loss"], rel=1e-5)
+        assert found["baseline"]["loss"] == pytest.approx(whole["loss"], rel=1e-5)

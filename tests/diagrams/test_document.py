@@ -1,4 +1,4 @@
-"""The page: whole, offline, and safe whatever the tokens hold."""
+"""The HTML document: self-contained, offline, and safe for any token text."""
 
 import json
 import re
@@ -10,10 +10,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from regard.diagrams import THEMES, page
+from regard.diagrams import THEMES, render_html
 from regard.errors import UserError
 
-NASTY = [
+HOSTILE = [
     "</script><script>alert(1)</script>",
     "<!-- <script x",
     "</script x",
@@ -21,11 +21,11 @@ NASTY = [
     "\"'&",
     "{{data}}",
 ]
-VOID = {"meta", "link", "img", "br", "hr", "input"}
+VOID_TAGS = {"meta", "link", "img", "br", "hr", "input"}
 
 
 class Document(HTMLParser):
-    """What a browser would see: the tree is checked for balance while it is read."""
+    """Tags, attributes and text of a document; asserts that all tags are closed."""
 
     def __init__(self, text: str) -> None:
         super().__init__()
@@ -40,7 +40,7 @@ class Document(HTMLParser):
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         self.tags.append(tag)
         self.attributes += attrs
-        if tag not in VOID:
+        if tag not in VOID_TAGS:
             self.open.append(tag)
 
     def handle_endtag(self, tag: str) -> None:
@@ -51,22 +51,22 @@ class Document(HTMLParser):
             self.texts.setdefault(self.open[-1], []).append(data)
 
 
-def test_nothing_in_a_token_or_a_title_becomes_markup() -> None:
+def test_tokens_and_titles_are_escaped() -> None:
     weights = np.full((2, 3, 6, 6), 0.2)
-    plain = Document(page(weights, list("abcdef"), list("uvwxyz"), title="t"))
-    nasty = Document(page(weights, NASTY, NASTY, title=NASTY[0]))
-    assert nasty.tags == plain.tags
-    assert nasty.texts["h1"] == [NASTY[0]]
-    assert "<" not in nasty.texts["script"][0]
-    data = json.loads(nasty.texts["script"][0])
-    assert [token["text"] for token in data["source"]] == NASTY
-    assert [token["text"] for token in data["target"]] == NASTY
+    plain = Document(render_html(weights, list("abcdef"), list("uvwxyz"), title="t"))
+    hostile = Document(render_html(weights, HOSTILE, HOSTILE, title=HOSTILE[0]))
+    assert hostile.tags == plain.tags
+    assert hostile.texts["h1"] == [HOSTILE[0]]
+    assert "<" not in hostile.texts["script"][0]
+    data = json.loads(hostile.texts["script"][0])
+    assert [token["text"] for token in data["source"]] == HOSTILE
+    assert [token["text"] for token in data["target"]] == HOSTILE
 
 
-def test_the_page_carries_every_layer_and_head() -> None:
+def test_all_layers_and_heads_are_included() -> None:
     weights = np.random.default_rng(0).dirichlet(np.ones(7), (2, 3, 5))
     source = [" ", "<end>", *"abcde"]
-    data = json.loads(Document(page(weights, source, list("vwxyz"))).texts["script"][0])
+    data = json.loads(Document(render_html(weights, source, list("vwxyz"))).texts["script"][0])
     assert np.array(data["weights"]) == pytest.approx(weights, abs=1e-4)
     assert data["source"][:2] == [
         {"text": "␣", "dimmed": True},
@@ -76,26 +76,26 @@ def test_the_page_carries_every_layer_and_head() -> None:
     assert set(data["themes"]) == set(THEMES)
 
 
-def test_the_page_needs_nothing_from_outside() -> None:
-    text = page([[[[1.0]]]], ["a"], ["b"])
+def test_no_external_resources() -> None:
+    text = render_html([[[[1.0]]]], ["a"], ["b"])
     document = Document(text)
     assert not re.search(r"https?:|//\w|@import|url\(", text)
     assert not {"src", "href"} & {name for name, _ in document.attributes}
     assert "prefers-color-scheme: dark" in text
 
 
-def test_weights_out_of_0_and_1_say_so() -> None:
-    assert "scaled to the data" in page([[[[-3.0]]]], ["a"], ["b"])
-    assert "scaled to the data" not in page([[[[0.5]]]], ["a"], ["b"])
+def test_weights_outside_0_and_1_are_noted() -> None:
+    assert "scaled to the data" in render_html([[[[-3.0]]]], ["a"], ["b"])
+    assert "scaled to the data" not in render_html([[[[0.5]]]], ["a"], ["b"])
 
 
-def test_a_wrong_shape_is_explained() -> None:
+def test_wrong_shape_error() -> None:
     with pytest.raises(UserError, match=r"\[layer head target source\], got \[1, 1\]"):
-        page([[1.0]], ["a"], ["b"])
+        render_html([[1.0]], ["a"], ["b"])
 
 
-@pytest.mark.skipif(shutil.which("node") is None, reason="node reads the script")
+@pytest.mark.skipif(shutil.which("node") is None, reason="needs node")
 def test_the_script_is_valid_javascript(tmp_path: Path) -> None:
-    script = Document(page([[[[1.0]]]], ["a"], ["b"])).texts["script"][-1]
+    script = Document(render_html([[[[1.0]]]], ["a"], ["b"])).texts["script"][-1]
     (tmp_path / "page.js").write_text(script, "utf-8")
     subprocess.run(["node", "--check", str(tmp_path / "page.js")], check=True, timeout=30)

@@ -1,4 +1,4 @@
-"""What the command line asks for: a file by its suffix, a layer, a head."""
+"""`draw`: the format by suffix, and the selection of a layer and a head."""
 
 import os
 import subprocess
@@ -15,30 +15,26 @@ SOURCE, TARGET = list("abcde"), list("xyz")
 WEIGHTS = np.random.default_rng(0).dirichlet(np.ones(5), (2, 3, 3))
 
 
-def svg_texts(path: Path) -> str:
-    return path.read_text("utf-8")
-
-
-def test_no_choice_draws_all_and_a_layer_draws_its_heads(tmp_path: Path) -> None:
+def test_default_draws_all_and_layer_draws_its_heads(tmp_path: Path) -> None:
     draw(tmp_path / "all.svg", WEIGHTS, SOURCE, TARGET)
-    text = svg_texts(tmp_path / "all.svg")
+    text = (tmp_path / "all.svg").read_text("utf-8")
     assert all(f">{name}<" in text for name in ("layer 1", "layer 2", "head 1", "head 3"))
 
     draw(tmp_path / "two.svg", WEIGHTS, SOURCE, TARGET, layer=2)
-    text = svg_texts(tmp_path / "two.svg")
+    text = (tmp_path / "two.svg").read_text("utf-8")
     assert ">layer 2<" in text
     assert ">head 3<" in text
     assert ">layer 1<" not in text
 
 
-def test_a_layer_and_a_head_draw_that_matrix(tmp_path: Path) -> None:
+def test_layer_and_head_draw_a_single_matrix(tmp_path: Path) -> None:
     draw(tmp_path / "a.png", WEIGHTS, SOURCE, TARGET, layer=2, head=3, theme="dark")
     figure = heatmap(WEIGHTS[1, 2], SOURCE, TARGET, title="layer 2, head 3", theme="dark")
     save(figure, tmp_path / "b.png")
     assert (tmp_path / "a.png").read_bytes() == (tmp_path / "b.png").read_bytes()
 
 
-def test_a_page_opens_on_the_chosen_ones(tmp_path: Path) -> None:
+def test_html_opens_on_the_given_layer_and_head(tmp_path: Path) -> None:
     draw(tmp_path / "a.html", WEIGHTS, SOURCE, TARGET, layer=2, head=3)
     text = (tmp_path / "a.html").read_text("utf-8")
     assert '"layer":2,"head":3' in text
@@ -46,7 +42,7 @@ def test_a_page_opens_on_the_chosen_ones(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("suffix", ["png", "html"])
 @pytest.mark.parametrize(
-    ("choice", "message"),
+    ("selection", "message"),
     [
         ({"layer": 3}, "no layer 3: this attention has layers 1 to 2"),
         ({"layer": 0}, "no layer 0"),
@@ -54,20 +50,20 @@ def test_a_page_opens_on_the_chosen_ones(tmp_path: Path) -> None:
         ({"head": -1}, "no head -1"),
     ],
 )
-def test_a_number_out_of_range_names_the_range(
-    tmp_path: Path, suffix: str, choice: dict[str, int], message: str
+def test_out_of_range_error_gives_the_range(
+    tmp_path: Path, suffix: str, selection: dict[str, int], message: str
 ) -> None:
     with pytest.raises(UserError, match=message):
-        draw(tmp_path / f"a.{suffix}", WEIGHTS, SOURCE, TARGET, **choice)
+        draw(tmp_path / f"a.{suffix}", WEIGHTS, SOURCE, TARGET, **selection)
     assert os.listdir(tmp_path) == []
 
 
-def test_an_unknown_suffix_names_the_known_ones(tmp_path: Path) -> None:
+def test_unknown_suffix_error_lists_the_known_ones(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"a\.gif.*\.png, \.svg, \.html"):
         draw(tmp_path / "a.gif", WEIGHTS, SOURCE, TARGET)
 
 
-def test_matplotlib_is_imported_only_to_draw_a_figure_and_pyplot_never(tmp_path: Path) -> None:
+def test_matplotlib_is_imported_only_for_figures_and_pyplot_never(tmp_path: Path) -> None:
     code = f"""
 import sys
 import regard.diagrams

@@ -1,4 +1,4 @@
-"""Figures, by what can be seen in them."""
+"""Heat maps and grids, checked on the rendered pixels and text."""
 
 import itertools
 import threading
@@ -29,17 +29,17 @@ def pixels(figure: Figure) -> np.ndarray:
 
 
 def cell_brightness(figure: Figure, axis: Axes, rows: int, columns: int) -> np.ndarray:
-    """The luma at the middle of every cell, read from the drawn picture."""
+    """The luma at the centre of each cell of the rendered figure."""
     image = pixels(figure)
-    out = np.zeros((rows, columns))
+    luma = np.zeros((rows, columns))
     for row, column in itertools.product(range(rows), range(columns)):
         x, y = axis.transData.transform((column + 0.5, row + 0.5))
-        out[row, column] = image[image.shape[0] - 1 - int(y), int(x)] @ [0.299, 0.587, 0.114]
-    return out
+        luma[row, column] = image[image.shape[0] - 1 - int(y), int(x)] @ [0.299, 0.587, 0.114]
+    return luma
 
 
 def overlaps(figure: Figure) -> list[tuple[str, str]]:
-    """Every pair of drawn texts whose boxes share a point."""
+    """All pairs of drawn texts whose bounding boxes overlap."""
     canvas = figure.canvas
     assert isinstance(canvas, FigureCanvasAgg)
     canvas.draw()
@@ -54,30 +54,30 @@ def overlaps(figure: Figure) -> list[tuple[str, str]]:
     assert edges[:, 2].max() <= width
     assert edges[:, 3].max() <= height
     low, high = edges[:, None, :2], edges[None, :, 2:]
-    apart = (low >= high).any(-1) | (low >= high).any(-1).T
-    first, second = np.nonzero(np.triu(~apart, 1))
+    disjoint = (low >= high).any(-1) | (low >= high).any(-1).T
+    first, second = np.nonzero(np.triu(~disjoint, 1))
     return [(boxes[i][0], boxes[j][0]) for i, j in zip(first, second, strict=True)]
 
 
 @pytest.mark.parametrize("theme", THEME_NAMES)
-def test_brighter_means_more_weight_in_the_right_cell(theme: str) -> None:
+def test_brightness_increases_with_weight(theme: str) -> None:
     weights = np.random.default_rng(0).uniform(0, 0.3, (5, 7))
     weights[3, 1] = 0.9
     figure = heatmap(weights, words(7), words(5), theme=theme)
-    seen = cell_brightness(figure, figure.axes[0], 5, 7)
-    assert np.unravel_index(seen.argmax(), seen.shape) == (3, 1)
-    assert (np.argsort(seen[0]) == np.argsort(weights[0])).all()
+    brightness = cell_brightness(figure, figure.axes[0], 5, 7)
+    assert np.unravel_index(brightness.argmax(), brightness.shape) == (3, 1)
+    assert (np.argsort(brightness[0]) == np.argsort(weights[0])).all()
 
 
 @pytest.mark.parametrize("theme", THEME_NAMES)
 def test_a_diagonal_is_visible(theme: str) -> None:
     figure = heatmap(np.eye(100), words(100), words(100), theme=theme)
-    seen = cell_brightness(figure, figure.axes[0], 100, 100)
-    assert (seen.argmax(axis=1) == np.arange(100)).all()
-    assert seen.diagonal().min() - seen[~np.eye(100, dtype=bool)].max() > 0.5
+    brightness = cell_brightness(figure, figure.axes[0], 100, 100)
+    assert (brightness.argmax(axis=1) == np.arange(100)).all()
+    assert brightness.diagonal().min() - brightness[~np.eye(100, dtype=bool)].max() > 0.5
 
 
-def test_the_first_row_is_on_top_and_the_first_column_on_the_left() -> None:
+def test_first_row_is_on_top_and_first_column_on_the_left() -> None:
     axis = heatmap(np.eye(3), ["a", "b", "c"], ["x", "y", "z"]).axes[0]
     left, top = axis.transData.transform((0, 0))
     right, bottom = axis.transData.transform((3, 3))
@@ -97,31 +97,31 @@ def test_special_tokens_and_spaces_are_dimmed(theme: str) -> None:
     assert axis.get_xticklabels()[1].get_text() == "␣"
 
 
-def test_the_paper_has_the_colour_of_the_theme() -> None:
+def test_background_has_the_colour_of_the_theme() -> None:
     for theme in THEME_NAMES:
         corner = pixels(heatmap([[0.5]], ["a"], ["b"], theme=theme))[2, 2]
-        assert corner == pytest.approx(to_rgb(THEMES[theme].paper), abs=0.01)
+        assert corner == pytest.approx(to_rgb(THEMES[theme].background), abs=0.01)
 
 
-def test_no_token_is_read_as_mathematics() -> None:
-    odd = ["$x_1$", "$", "a\\frac", "x_2^3", "$\\undefined$", "{", "100%", "#"]
-    figure = heatmap(np.eye(8), odd, odd, title="$\\oops$ costs 5$")
+def test_tokens_are_not_parsed_as_math() -> None:
+    tokens = ["$x_1$", "$", "a\\frac", "x_2^3", "$\\undefined$", "{", "100%", "#"]
+    figure = heatmap(np.eye(8), tokens, tokens, title="$\\oops$ costs 5$")
     pixels(figure)
     texts = [*figure.axes[0].get_xticklabels(), *figure.axes[0].get_yticklabels(), *figure.texts]
     assert not any(text.get_parse_math() for text in texts)
-    assert [t.get_text() for t in figure.axes[0].get_xticklabels()] == odd
+    assert [t.get_text() for t in figure.axes[0].get_xticklabels()] == tokens
 
 
 @pytest.mark.parametrize(
     ("rows", "columns"), [(1, 1), (1, 2), (1, 200), (200, 1), (20, 22), (61, 73), (200, 200)]
 )
 @pytest.mark.parametrize("kind", ["letters", "words"])
-def test_labels_never_overlap_and_stay_inside(rows: int, columns: int, kind: str) -> None:
+def test_labels_stay_inside_and_do_not_overlap(rows: int, columns: int, kind: str) -> None:
     stem = "W" if kind == "letters" else "Geschwindigkeitsbegrenzung"
     source = [stem[: 1 + n % len(stem)] for n in range(columns)]
     target = [stem[: 1 + n % len(stem)] for n in range(rows)]
     weights = np.full((rows, columns), 1 / columns)
-    figure = heatmap(weights, source, target, title="Where it looked " * 8)
+    figure = heatmap(weights, source, target, title="Attention weights " * 8)
     assert overlaps(figure) == []
     width, height = figure.get_size_inches()
     assert 2 < width < 14
@@ -138,15 +138,15 @@ def test_all_labels_are_drawn_while_they_fit() -> None:
     assert len(axis.get_yticklabels()) == 12
 
 
-def test_numpy_torch_and_lists_give_the_same_picture() -> None:
+def test_numpy_torch_and_lists_give_the_same_figure() -> None:
     rows = [[0.25, 0.75], [1.0, 0.0]]
     tensor = torch.tensor(rows, requires_grad=True)
-    given = [rows, np.array(rows), tensor, tensor.to(torch.bfloat16)]
-    images = [pixels(heatmap(weights, ["a", "b"], ["c", "d"])) for weights in given]
+    inputs = [rows, np.array(rows), tensor, tensor.to(torch.bfloat16)]
+    images = [pixels(heatmap(weights, ["a", "b"], ["c", "d"])) for weights in inputs]
     assert all((image == images[0]).all() for image in images)
 
 
-def test_the_scale_is_fixed_to_0_and_1_even_after_rounding() -> None:
+def test_colour_scale_is_0_to_1_even_after_rounding() -> None:
     for high in (0.2, 1.004):
         figure = heatmap([[0.1, high]], ["a", "b"], ["c"])
         bar = figure.axes[-1]
@@ -154,17 +154,17 @@ def test_the_scale_is_fixed_to_0_and_1_even_after_rounding() -> None:
         assert bar.get_ylabel() == "attention weight"
 
 
-def test_weights_outside_0_and_1_scale_to_the_data_and_say_so() -> None:
+def test_weights_outside_0_and_1_scale_to_the_data() -> None:
     figure = heatmap([[-2.0, 0.0, 1.0]], ["a", "b", "c"], ["d"])
     assert figure.axes[-1].get_ylim() == (-2, 2)
     assert "scaled to the data" in figure.axes[-1].get_ylabel()
-    seen = cell_brightness(figure, figure.axes[0], 1, 3)[0]
-    assert seen[0] > seen[2] > seen[1]
+    brightness = cell_brightness(figure, figure.axes[0], 1, 3)[0]
+    assert brightness[0] > brightness[2] > brightness[1]
     assert overlaps(figure) == []
     assert heatmap([[0.0, 7.0]], ["a", "b"], ["c"]).axes[-1].get_ylim() == (0, 7)
 
 
-def test_a_grid_has_a_row_a_layer_a_column_a_head_and_one_colour_bar() -> None:
+def test_grid_rows_are_layers_and_columns_are_heads() -> None:
     weights = np.random.default_rng(0).dirichlet(np.ones(7), (2, 3, 5))
     weights[1, 2, 4] = np.eye(7)[6]
     figure = grid(weights, words(7, "s"), words(5, "t"), title="heads")
@@ -173,20 +173,20 @@ def test_a_grid_has_a_row_a_layer_a_column_a_head_and_one_colour_bar() -> None:
     assert sorted(texts) == ["head 1", "head 2", "head 3", "heads", "layer 1", "layer 2"]
     assert overlaps(figure) == []
     last = figure.axes[5]
-    seen = cell_brightness(figure, last, 5, 7)
-    assert np.unravel_index(seen.argmax(), seen.shape) == (4, 6)
+    brightness = cell_brightness(figure, last, 5, 7)
+    assert np.unravel_index(brightness.argmax(), brightness.shape) == (4, 6)
     assert [len(axis.get_xticklabels()) for axis in figure.axes[:6]] == [7, 7, 7, 0, 0, 0]
     assert [len(axis.get_yticklabels()) for axis in figure.axes[:6]] == [5, 0, 0, 5, 0, 0]
 
 
-def test_a_grid_too_small_for_its_tokens_leaves_them_out() -> None:
+def test_grid_omits_tokens_that_do_not_fit() -> None:
     figure = grid(np.full((6, 8, 40, 40), 1 / 40), words(40), words(40))
     assert not any(axis.get_xticklabels() for axis in figure.axes[:-1])
     assert overlaps(figure) == []
 
 
-def test_a_deep_grid_grows_until_its_tokens_can_be_read() -> None:
-    """SmolLM2 has 30 layers of 9 heads: nobody puts that on a slide, but everyone wants the tokens."""
+def test_deep_grid_grows_until_tokens_are_legible() -> None:
+    """SmolLM2 has 30 layers of 9 heads: too many for a slide, but the tokens should be legible."""
     figure = grid(np.full((13, 5, 11, 31), 1 / 31), words(31, "source"), words(11, "target"))
     left = figure.axes[:-1:5]
     assert [len(axis.get_yticklabels()) for axis in left] == [11] * 13
@@ -198,18 +198,18 @@ def test_a_deep_grid_grows_until_its_tokens_can_be_read() -> None:
     assert height < 43
 
 
-def test_many_cells_are_pixels_in_an_svg_and_few_are_paths() -> None:
-    for shape, pixelled in {
+def test_large_matrices_are_rasterised_and_small_ones_are_paths() -> None:
+    for shape, rasterised in {
         (1, 3, 7, 5): False,
         (2, 3, 67, 53): True,
         (1, 2, 53, 47): False,
     }.items():
         figure = grid(np.full(shape, 0.1), words(shape[3]), words(shape[2]))
-        drawn = [bool(axis.images) for axis in figure.axes[:-1]]
-        assert drawn == [pixelled] * (shape[0] * shape[1])
+        is_image = [bool(axis.images) for axis in figure.axes[:-1]]
+        assert is_image == [rasterised] * (shape[0] * shape[1])
 
 
-def test_a_grid_of_one_is_the_heatmap() -> None:
+def test_grid_of_one_matrix_is_the_heatmap() -> None:
     weights = np.eye(3)
     one = pixels(grid(weights[None, None], words(3), words(3), title="t"))
     assert (one == pixels(heatmap(weights, words(3), words(3), title="t"))).all()
@@ -225,19 +225,19 @@ def test_a_grid_of_one_is_the_heatmap() -> None:
         (np.ones((0, 2)), "nothing to draw"),
     ],
 )
-def test_wrong_weights_are_explained(weights: object, message: str) -> None:
+def test_invalid_weights_error(weights: object, message: str) -> None:
     with pytest.raises(UserError, match=message):
         heatmap(weights, ["a", "b"], ["c", "d"])
 
 
-def test_an_unknown_theme_names_the_known_ones() -> None:
+def test_unknown_theme_error_lists_the_known_ones() -> None:
     with pytest.raises(UserError, match=r"'sepia'.*light, dark"):
         heatmap([[1.0]], ["a"], ["b"], theme="sepia")
 
 
-def test_threads_draw_the_same_picture() -> None:
+def test_threads_draw_the_same_figure() -> None:
     images: list[np.ndarray] = []
-    alone = pixels(heatmap(np.eye(4), words(4), words(4)))
+    expected = pixels(heatmap(np.eye(4), words(4), words(4)))
     threads = [
         threading.Thread(
             target=lambda: images.append(pixels(heatmap(np.eye(4), words(4), words(4))))
@@ -249,4 +249,4 @@ def test_threads_draw_the_same_picture() -> None:
     for thread in threads:
         thread.join()
     assert len(images) == 4
-    assert all((image == alone).all() for image in images)
+    assert all((image == expected).all() for image in images)

@@ -1,46 +1,49 @@
-"""Cells and labels that fit."""
+"""Cell sizes, and labels that fit."""
 
 import pytest
 
-from regard.diagrams.figures import ONE
-from regard.diagrams.layout import axes, cells, lines
-from regard.diagrams.tokens import labels
+from regard.diagrams.figures import SINGLE
+from regard.diagrams.layout import cell_size, layout_axes, wrap_title
+from regard.diagrams.tokens import format_tokens
 
 
 def test_cells_are_square_where_possible() -> None:
-    width, height = cells(100, 120, ONE)
+    width, height = cell_size(100, 120, SINGLE)
     assert width == height == pytest.approx(8 / 120)
 
 
-def test_one_row_is_not_a_hairline() -> None:
-    width, height = cells(200, 1, ONE)
+def test_a_single_row_has_a_minimum_height() -> None:
+    width, height = cell_size(200, 1, SINGLE)
     assert width == pytest.approx(10 / 200)
     assert height >= 0.3
 
 
-def test_fonts_shrink_before_labels_are_left_out() -> None:
-    few, middle, many = (axes(labels(["word"] * n), labels(["w"]), ONE)[0] for n in (10, 67, 200))
-    smallest, largest = ONE.font
-    assert (few.size, few.step) == (largest, 1)
-    assert smallest < middle.size < largest
+def test_fonts_shrink_before_labels_are_omitted() -> None:
+    few, middle, many = (
+        layout_axes(format_tokens(["word"] * n), format_tokens(["w"]), SINGLE)[0]
+        for n in (10, 67, 200)
+    )
+    smallest, largest = SINGLE.font_sizes
+    assert (few.font_size, few.step) == (largest, 1)
+    assert smallest < middle.font_size < largest
     assert middle.step == 1
-    assert many.size == smallest
+    assert many.font_size == smallest
     assert many.step > 1
 
 
-def test_words_turn_and_letters_stay_upright_beside_a_turned_special() -> None:
-    words, _ = axes(labels(["Fahrplan", "am", ","] * 5), labels(["x"]), ONE)
-    assert words.turned[:3] == (True, True, False)
-    letters, _ = axes(labels([*"abcdefghij", "<end>"]), labels(["x"]), ONE)
-    assert letters.turned == (*(False,) * 10, True)
-    fitting, _ = axes(labels(["cat"]), labels(["x"]), ONE)
-    assert fitting.turned == (False,)
+def test_words_and_special_tokens_rotate_but_letters_do_not() -> None:
+    words, _ = layout_axes(format_tokens(["Fahrplan", "am", ","] * 5), format_tokens(["x"]), SINGLE)
+    assert words.rotated[:3] == (True, True, False)
+    letters, _ = layout_axes(format_tokens([*"abcdefghij", "<end>"]), format_tokens(["x"]), SINGLE)
+    assert letters.rotated == (*(False,) * 10, True)
+    fitting, _ = layout_axes(format_tokens(["cat"]), format_tokens(["x"]), SINGLE)
+    assert fitting.rotated == (False,)
 
 
-def test_a_title_breaks_at_spaces_and_ends_in_an_ellipsis() -> None:
-    assert lines("short", 15.0, 5.0) == ["short"]
-    two = lines("a title that is rather too long for one line", 15.0, 3.0)
+def test_titles_wrap_at_spaces_and_end_in_an_ellipsis() -> None:
+    assert wrap_title("short", 15.0, 5.0) == ["short"]
+    two = wrap_title("a title that is rather too long for one line", 15.0, 3.0)
     assert len(two) == 2
     assert " ".join(two) == "a title that is rather too long for one line"
-    assert lines("word " * 50, 15.0, 3.0)[-1].endswith("…")
-    assert lines("x" * 500, 15.0, 3.0)[0].endswith("x…")
+    assert wrap_title("word " * 50, 15.0, 3.0)[-1].endswith("…")
+    assert wrap_title("x" * 500, 15.0, 3.0)[0].endswith("x…")

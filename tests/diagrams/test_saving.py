@@ -1,4 +1,4 @@
-"""Files: what is in them, and that they appear whole or not at all."""
+"""Saved figures: their contents, and atomic writes."""
 
 import os
 import xml.etree.ElementTree as ElementTree
@@ -12,10 +12,10 @@ from PIL import Image
 from regard.diagrams import draw, heatmap, save
 from regard.errors import UserError
 
-ODD = ["漢字", "😀", "مرحبا", "<b>&'\"", "$x_1$", "a\x00b"]
+UNUSUAL = ["漢字", "😀", "مرحبا", "<b>&'\"", "$x_1$", "a\x00b"]
 
 
-def test_a_png_has_200_dots_an_inch(tmp_path: Path) -> None:
+def test_png_has_200_dpi(tmp_path: Path) -> None:
     figure = heatmap(np.eye(3), list("abc"), list("xyz"))
     inches = figure.get_size_inches()
     save(figure, tmp_path / "new" / "folder" / "a.PNG")
@@ -24,9 +24,9 @@ def test_a_png_has_200_dots_an_inch(tmp_path: Path) -> None:
         assert image.size == pytest.approx(inches * 200, abs=1)
 
 
-def test_an_svg_is_deterministic_and_keeps_text_as_text(tmp_path: Path) -> None:
+def test_svg_is_deterministic_and_keeps_text_as_text(tmp_path: Path) -> None:
     for name in ("one.svg", "two.svg"):
-        draw(tmp_path / name, np.eye(6)[None, None], ODD, list("uvwxyz"), title="T & <t>")
+        draw(tmp_path / name, np.eye(6)[None, None], UNUSUAL, list("uvwxyz"), title="T & <t>")
     first = (tmp_path / "one.svg").read_bytes()
     assert first == (tmp_path / "two.svg").read_bytes()
     texts = {e.text for e in ElementTree.fromstring(first).iter() if e.tag.endswith("}text")}
@@ -36,22 +36,22 @@ def test_an_svg_is_deterministic_and_keeps_text_as_text(tmp_path: Path) -> None:
 
 
 def test_missing_glyphs_do_not_warn(tmp_path: Path, recwarn: pytest.WarningsRecorder) -> None:
-    save(heatmap(np.eye(6), ODD, ODD, title="漢字"), tmp_path / "odd.png")
+    save(heatmap(np.eye(6), UNUSUAL, UNUSUAL, title="漢字"), tmp_path / "odd.png")
     assert len(recwarn) == 0
 
 
-def test_a_long_matrix_stays_a_small_svg(tmp_path: Path) -> None:
+def test_large_matrix_gives_a_small_svg(tmp_path: Path) -> None:
     save(heatmap(np.eye(200), ["x"] * 200, ["y"] * 200), tmp_path / "long.svg")
     assert (tmp_path / "long.svg").stat().st_size < 500_000
 
 
-def test_a_saved_figure_is_closed(tmp_path: Path) -> None:
+def test_a_saved_figure_is_cleared(tmp_path: Path) -> None:
     figure = heatmap([[1.0]], ["a"], ["b"])
     save(figure, tmp_path / "a.png")
     assert figure.axes == []
 
 
-def test_a_failed_write_keeps_the_old_file_and_leaves_nothing(
+def test_a_failed_write_keeps_the_old_file_and_no_temporary(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = tmp_path / "a.png"
@@ -67,17 +67,17 @@ def test_a_failed_write_keeps_the_old_file_and_leaves_nothing(
         save(figure, path)
     assert path.read_bytes() == b"old"
     assert os.listdir(tmp_path) == ["a.png"]
-    assert figure.axes  # still there, to be saved elsewhere
+    assert figure.axes  # not cleared: it can be saved elsewhere
 
 
-def test_a_saved_file_can_be_read_by_whom_the_umask_allows(tmp_path: Path) -> None:
+def test_saved_files_follow_the_umask(tmp_path: Path) -> None:
     (tmp_path / "plain").touch()
     save(heatmap([[1.0]], ["a"], ["b"]), tmp_path / "a.svg")
     assert (tmp_path / "a.svg").stat().st_mode == (tmp_path / "plain").stat().st_mode
 
 
 @pytest.mark.parametrize("name", ["folder.png", "file/a.png", "file/a.html"])
-def test_a_path_that_cannot_be_written_says_so(tmp_path: Path, name: str) -> None:
+def test_unwritable_path_error(tmp_path: Path, name: str) -> None:
     (tmp_path / "folder.png").mkdir()
     (tmp_path / "file").touch()
     with pytest.raises(UserError, match=r"cannot be written: \w+"):
@@ -86,7 +86,7 @@ def test_a_path_that_cannot_be_written_says_so(tmp_path: Path, name: str) -> Non
 
 
 @pytest.mark.parametrize("name", ["a.pdf", "a", "png", "a.html"])
-def test_save_names_the_suffixes_it_knows(tmp_path: Path, name: str) -> None:
+def test_unknown_suffix_error_lists_the_known_ones(tmp_path: Path, name: str) -> None:
     with pytest.raises(UserError, match=r"\.png or \.svg"):
         save(heatmap([[1.0]], ["a"], ["b"]), tmp_path / name)
     assert os.listdir(tmp_path) == []

@@ -1,4 +1,4 @@
-"""A translator with random weights: figures do not care whether a model is any good."""
+"""Translators with random weights: the metrics do not need a trained model."""
 
 from collections.abc import Callable
 from typing import Any
@@ -39,16 +39,16 @@ def pairs() -> list[tuple[str, str]]:
 
 @pytest.fixture(params=list(MODELS))
 def translator(request: pytest.FixtureRequest) -> Translator:
-    return made(MODELS[request.param])
+    return build_translator(MODELS[request.param])
 
 
 @pytest.fixture
 def make() -> Callable[[dict[str, Any]], Translator]:
-    """A translator from the [model] table of a config; it stops early, as random weights seldom do."""
-    return lambda table: made(table, {"max_ratio": 0.1, "max_extra": 3})
+    """Build a translator from a [model] table; outputs are short, as random weights rarely emit EOS."""
+    return lambda table: build_translator(table, {"max_ratio": 0.1, "max_extra": 3})
 
 
-def made(table: dict[str, Any], search: dict[str, Any] | None = None) -> Translator:
+def build_translator(table: dict[str, Any], search: dict[str, Any] | None = None) -> Translator:
     torch.manual_seed(5)
     config = Config.model_validate({"model": table, "search": search or {}})
     tokenizers = TokenizerPair.learn(config.tokenizer, PAIRS, ())

@@ -1,11 +1,11 @@
-"""One perplexity: teacher-forced, unsmoothed, per token, the end included, in any batch."""
+"""Perplexity: teacher-forced, without label smoothing, per token with EOS, for any batch size."""
 
 import math
 
 import pytest
 import torch
 
-from regard.evaluation import Likelihood, evaluate, likelihoods, total
+from regard.evaluation import Likelihood, aggregate, evaluate, likelihoods
 from regard.text.batch import Encoded
 from regard.text.tokenizer import BEGIN, END
 from regard.translator import Translator
@@ -14,22 +14,22 @@ from regard.translator import Translator
 def naive(translator: Translator, source: str, target: str) -> tuple[float, int, int]:
     """One sentence, one token at a time, through `step`: (nats, tokens, correct)."""
     ids = [*translator.tokenizers.source.encode(source), END]
-    wanted = [*translator.tokenizers.target.encode(target), END]
-    model, nats, correct, read = translator.model, 0.0, 0, BEGIN
+    labels = [*translator.tokenizers.target.encode(target), END]
+    model, nats, correct, previous = translator.model, 0.0, 0, BEGIN
     with torch.no_grad():
         memory = model.encode(torch.tensor([ids]), torch.ones(1, len(ids), dtype=torch.bool))
         state = model.begin(memory)
-        for word in wanted:
-            logits, state = model.step(torch.tensor([read]), state)
-            nats -= float(logits[0].log_softmax(-1)[word])
-            correct += int(logits[0].argmax()) == word
-            read = word
-    return nats, len(wanted), correct
+        for label in labels:
+            logits, state = model.step(torch.tensor([previous]), state)
+            nats -= float(logits[0].log_softmax(-1)[label])
+            correct += int(logits[0].argmax()) == label
+            previous = label
+    return nats, len(labels), correct
 
 
-def test_each_sentence(translator: Translator, pairs) -> None:
-    found = likelihoods(translator.model, Encoded.of(pairs, translator.tokenizers))
-    for one, pair in zip(found, pairs, strict=True):
+def test_likelihood_of_each_sentence(translator: Translator, pairs) -> None:
+    results = likelihoods(translator.model, Encoded.of(pairs, translator.tokenizers))
+    for one, pair in zip(results, pairs, strict=True):
         nats, tokens, correct = naive(translator, *pair)
         assert one.nats == pytest.approx(nats, rel=1e-5)
         assert (one.tokens, one.correct) == (tokens, correct)
@@ -37,23 +37,23 @@ def test_each_sentence(translator: Translator, pairs) -> None:
 
 
 @pytest.mark.parametrize("batch_tokens", [1, 50, 100_000])
-def test_batches_change_nothing(translator: Translator, pairs, batch_tokens: int) -> None:
+def test_batch_size_does_not_matter(translator: Translator, pairs, batch_tokens: int) -> None:
     encoded = Encoded.of(pairs, translator.tokenizers)
-    found = likelihoods(translator.model, encoded, batch_tokens)
-    for one, other in zip(found, likelihoods(translator.model, encoded), strict=True):
+    results = likelihoods(translator.model, encoded, batch_tokens)
+    for one, other in zip(results, likelihoods(translator.model, encoded), strict=True):
         assert one.nats == pytest.approx(other.nats, rel=1e-5)
         assert (one.tokens, one.correct) == (other.tokens, other.correct)
 
 
-def test_dropout_is_off_and_the_mode_comes_back(translator: Translator, pairs) -> None:
+def test_dropout_is_off_and_the_mode_is_restored(translator: Translator, pairs) -> None:
     encoded = Encoded.of(pairs, translator.tokenizers)
-    quiet = likelihoods(translator.model, encoded)
+    expected = likelihoods(translator.model, encoded)
     translator.model.train()
-    assert likelihoods(translator.model, encoded) == quiet
+    assert likelihoods(translator.model, encoded) == expected
     assert translator.model.training
 
 
-def test_corpus_figures(translator: Translator, pairs) -> None:
+def test_corpus_averages(translator: Translator, pairs) -> None:
     """The mean is over tokens, not over sentences."""
     parts = [naive(translator, *pair) for pair in pairs]
     nats, tokens, correct = (sum(column) for column in zip(*parts, strict=True))
@@ -65,8 +65,8 @@ def test_corpus_figures(translator: Translator, pairs) -> None:
     assert report["bits_per_character"] == pytest.approx(nats / math.log(2) / characters, rel=1e-5)
 
 
-def test_closed_forms() -> None:
-    uniform = total([Likelihood(3 * math.log(8), 3, 1), Likelihood(5 * math.log(8), 5, 2)])
+def test_closed_form_of_uniform_predictions() -> None:
+    uniform = aggregate([Likelihood(3 * math.log(8), 3, 1), Likelihood(5 * math.log(8), 5, 2)])
     assert uniform.perplexity == pytest.approx(8)
     assert uniform.loss == pytest.approx(math.log(8))
     assert uniform.token_accuracy == 3 / 8

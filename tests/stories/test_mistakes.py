@@ -66,7 +66,7 @@ MISTAKES: dict[str, tuple[list[str], str]] = {
     "no such ablation": (["evaluate", "RUN", "--ablate", "brain"], "brain.*heads"),
     "a plot of no kind": (
         ["evaluate", "RUN", "--ablate", "heads", "--plot", "HERE/a.pdf"],
-        "a.pdf.*ends in .png or .svg",
+        "a.pdf.*ending in .png or .svg",
     ),
     "a folder that is no run": (["evaluate", "HERE"], "is not a run folder: .*config.toml"),
     "nothing to translate": (["translate", "RUN"], "nothing to translate"),

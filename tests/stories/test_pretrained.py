@@ -96,9 +96,9 @@ def test_it_is_evaluated_and_ablated_like_any_other(tuned, regard):
 def test_the_word_it_looks_at_most_is_hidden_like_any_others(tuned, regard):
     said = regard("evaluate", tuned[1], "--first", 5, "--ablate", "attention", "--json")
     assert said.code == 0, said.err
-    rows = {row["change"]: row for row in json.loads(said.out)["ablations"]["rows"]}
-    assert abs(rows["most-attended word masked"]["loss_change"]) > 1e-6
-    end = abs(rows["end token masked"]["loss_change"])
+    rows = {row["intervention"]: row for row in json.loads(said.out)["ablations"]["rows"]}
+    assert abs(rows["most-attended token masked"]["loss_change"]) > 1e-6
+    end = abs(rows["EOS token masked"]["loss_change"])
     assert (end < 1e-6) == (tuned[0] == "llama")  # where the separator says it, it is not read
 
 

@@ -11,7 +11,7 @@ import torch
 import regard
 from regard.config import Config
 from regard.errors import UserError
-from regard.evaluation import Likelihood, greedy_bleu, likelihoods, total
+from regard.evaluation import Likelihood, aggregate, greedy_bleu, likelihoods
 from regard.models import build
 from regard.models.weights import read, weights
 from regard.text import corpus
@@ -306,7 +306,7 @@ def test_total_of_likelihoods_needs_no_gradient(tiny, fit, tmp_path: Path) -> No
     model = regard.load(tmp_path / "run")
     encoded = Encoded.of([("I am", "I am")], model.tokenizers)
     model.model.train()
-    assert total(likelihoods(model.model, encoded)).tokens == 5
+    assert aggregate(likelihoods(model.model, encoded)).tokens == 5
     assert model.model.training  # as it was found
 
 

@@ -169,8 +169,8 @@ def evaluate(
     ablate: Annotated[
         Literal["heads", "attention"] | None,
         typer.Option(
-            help="Also without a part of its attention. heads: each silenced, one at a time. "
-            "attention: equal weights in each layer; the source word looked at most, masked.",
+            help="Also without a part of its attention. heads: each head ablated, one at a time. "
+            "attention: uniform weights in each layer; the most-attended source token masked.",
             show_default=False,
         ),
     ] = None,
@@ -215,9 +215,9 @@ def evaluate(
     if as_json:
         say_json(found)
     else:
-        report.show(found, out)
+        report.print_report(found, out)
         if ablate:
-            ablation_report.show(found["ablations"], out)
+            ablation_report.print_report(found["ablations"], out)
         if plot:
             out.print(plot, highlight=False, markup=False)
 
@@ -231,18 +231,18 @@ def ablated(
 ) -> dict[str, Any]:
     """The ablations, with a bar while they go on; what is wrong is told before they begin."""
     from regard.evaluation import ablate
-    from regard.evaluation.ablation_report import line_of
+    from regard.evaluation.ablation_report import format_row
     from regard.training.progress import Display
 
     if plot:
-        from regard.diagrams.saving import suffix_of
+        from regard.diagrams.saving import figure_suffix
 
-        suffix_of(plot)
+        figure_suffix(plot)
     with Display(err) as display:
 
-        def tell(share: float, row: dict[str, Any]) -> None:
-            display.advance(share, line_of(row))
+        def progress(fraction: float, row: dict[str, Any]) -> None:
+            display.advance(fraction, format_row(row))
             if not err.is_terminal:
-                display.say(line_of(row))
+                display.say(format_row(row))
 
-        return ablate(translator, pairs, what, bleu=bleu, tell=tell)
+        return ablate(translator, pairs, what, bleu=bleu, progress=progress)

@@ -1,4 +1,4 @@
-"""`regard diagram`: where a model looks."""
+"""`regard diagram`: attention weights as pictures."""
 
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -19,94 +19,99 @@ def diagram(
     ] = None,
     input_: Annotated[
         str | None,
-        typer.Option("--input", help="A file with one text a line, or -.", show_default=False),
+        typer.Option(
+            "--input",
+            help="A file with one text per line, or - for standard input.",
+            show_default=False,
+        ),
     ] = None,
     split: Annotated[
         str | None,
         typer.Option(help="Draw sentences of this split of the data.", show_default=False),
     ] = None,
-    first: Annotated[int, typer.Option(help="With --split: how many sentences.")] = 20,
-    to: Annotated[
+    first: Annotated[int, typer.Option(help="With --split: the number of sentences.")] = 20,
+    out: Annotated[
         Path | None,
         typer.Option(
             "--out",
-            help="One text: .png, .svg or .html [default: attention.png]. Several: a folder for the "
-            "pictures and their index.html.",
+            help="One text: a .png, .svg or .html file [default: attention.png]. Several: a folder for "
+            "the pictures and their index.html.",
             show_default=False,
         ),
     ] = None,
     alignments: Annotated[
         Path | None,
         typer.Option(
-            help="Also write word alignments (Pharaoh format), a line a text.", show_default=False
+            help="Also write word alignments (Pharaoh format), one line per text.",
+            show_default=False,
         ),
     ] = None,
     layer: Annotated[
-        int | None, typer.Option(help="Draw this layer alone (from 1).", show_default=False)
+        int | None, typer.Option(help="Draw only this layer (1-based).", show_default=False)
     ] = None,
     head: Annotated[
-        int | None, typer.Option(help="Draw this head alone (from 1).", show_default=False)
+        int | None, typer.Option(help="Draw only this head (1-based).", show_default=False)
     ] = None,
     mechanism: Annotated[
-        Literal["cross", "encoder", "decoder"], typer.Option(help="Which attention.")
+        Literal["cross", "encoder", "decoder"], typer.Option(help="Attention mechanism to draw.")
     ] = "cross",
-    theme: Annotated[Literal["light", "dark"], typer.Option(help="Light or dark.")] = "light",
+    theme: Annotated[Literal["light", "dark"], typer.Option(help="Colour theme.")] = "light",
     device: Device = "auto",
 ) -> None:
-    """Draw where a model looks while it translates."""
-    asked = [*(texts or []), *(lines_of(input_) if input_ else [])]
-    if not asked and not split:
+    """Draw the attention weights of a translation."""
+    sources = [*(texts or []), *(lines_of(input_) if input_ else [])]
+    if not sources and not split:
         raise UserError("nothing to draw: give a text in quotes, --input FILE, or --split test")
     if first < 1:
         raise UserError(f"--first is 1 or more, not {first}")
     translator = load(run, device)
 
     from regard.diagrams import draw
-    from regard.diagrams.gallery import gallery, pharaoh
+    from regard.diagrams.gallery import pharaoh_alignment, write_gallery
     from regard.text import corpus
 
-    references: list[str | None] = [None] * len(asked)
+    references: list[str | None] = [None] * len(sources)
     if split:
         pairs = corpus.load(translator.config.data)[split][:first]
-        asked += [source for source, _ in pairs]
+        sources += [source for source, _ in pairs]
         references += [target for _, target in pairs]
     items = [
-        item(text, output, reference, mechanism)
+        make_item(text, output, reference, mechanism)
         for text, output, reference in zip(
-            asked, translator.translate(asked), references, strict=True
+            sources, translator.translate(sources), references, strict=True
         )
     ]
-    looks: dict[str, Any] = {"layer": layer, "head": head, "theme": theme}
+    options: dict[str, Any] = {"layer": layer, "head": head, "theme": theme}
     if len(items) == 1 and not split and not input_:
-        place = to or Path("attention.png")
-        draw(place, items[0].weights, items[0].source, items[0].target, **looks)
+        path = out or Path("attention.png")
+        draw(path, items[0].weights, items[0].source, items[0].target, **options)
         typer.echo(items[0].output)
     else:
-        place = gallery(
-            to or Path("attention"), items, title=f"{run.name}: {mechanism} attention", **looks
+        path = write_gallery(
+            out or Path("attention"), items, title=f"{run.name}: {mechanism} attention", **options
         )
-    typer.echo(place)
+    typer.echo(path)
     if alignments:
-        lines = [pharaoh(one.weights, one.source, one.target) + "\n" for one in items]
+        lines = [pharaoh_alignment(item.weights, item.source, item.target) + "\n" for item in items]
         files.write(alignments, "".join(lines))
         typer.echo(alignments)
 
 
-NOWHERE = (
-    "it has none at all, only a state of fixed size that it reads into; to see a model look, train "
-    "one with attention"
+NO_ATTENTION = (
+    "it has no attention at all, only a state of fixed size; to draw attention weights, train a model "
+    "with attention"
 )
 
 
-def item(text: str, output: Any, reference: str | None, mechanism: str) -> Any:
-    """One mechanism of a translation, with the tokens on its two sides."""
+def make_item(text: str, output: Any, reference: str | None, mechanism: str) -> Any:
+    """The weights of one attention mechanism, with the tokens of its keys and queries."""
     from regard.diagrams.gallery import Item
 
-    found = output.attention
-    if mechanism not in found:
-        has = f"it has {', '.join(found)}" if found else NOWHERE
-        raise UserError(f'this model has no "{mechanism}" attention: {has}')
-    read = ["<begin>", *output.target[:-1]]  # what the decoder had before it at each place
-    rows = output.source if mechanism == "encoder" else output.target
-    columns = read if mechanism == "decoder" else output.source
-    return Item(text, output.text, columns, rows, found[mechanism], reference)
+    attention = output.attention
+    if mechanism not in attention:
+        available = f"it has {', '.join(attention)}" if attention else NO_ATTENTION
+        raise UserError(f'this model has no "{mechanism}" attention: {available}')
+    decoder_input = ["<begin>", *output.target[:-1]]  # the target shifted right
+    queries = output.source if mechanism == "encoder" else output.target
+    keys = decoder_input if mechanism == "decoder" else output.source
+    return Item(text, output.text, keys, queries, attention[mechanism], reference)

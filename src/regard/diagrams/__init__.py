@@ -1,16 +1,16 @@
-"""Weights and tokens in, picture out; knows no model.
+"""Attention diagrams: attention weights and tokens in, picture out. Knows nothing of models.
 
-    draw("cat.svg", attention, source, target)            # a file, by its suffix: .png .svg .html
+    draw("cat.svg", attention, source, target)            # format by suffix: .png .svg .html
     save(heatmap(attention[0, 0], source, target), "cat.png")
 
-`heatmap` and `grid` make matplotlib figures, `page` one self-contained HTML document. In all of
-them a row is a produced token, a column a source token, and brighter means more weight.
+`heatmap` and `grid` return matplotlib figures, `render_html` a self-contained HTML document. In all
+of them rows are target tokens, columns are source tokens, and brighter means more weight.
 """
 
 from importlib import import_module
 from typing import TYPE_CHECKING
 
-from regard.diagrams.document import page
+from regard.diagrams.document import render_html
 from regard.diagrams.drawing import draw
 from regard.diagrams.themes import THEMES, Theme
 
@@ -18,9 +18,9 @@ if TYPE_CHECKING:
     from regard.diagrams.figures import grid, heatmap
     from regard.diagrams.saving import save
 
-__all__ = ["THEMES", "Theme", "draw", "grid", "heatmap", "page", "save"]
+__all__ = ["THEMES", "Theme", "draw", "grid", "heatmap", "render_html", "save"]
 
-# These need matplotlib, which takes a good part of a second to import: only once one is asked for.
+# Imported lazily: matplotlib takes most of a second to import.
 _NEED_MATPLOTLIB = {"grid": "figures", "heatmap": "figures", "save": "saving"}
 
 

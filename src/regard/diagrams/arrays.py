@@ -1,4 +1,4 @@
-"""What the pictures accept as weights: numpy or torch, of the right shape, finite."""
+"""Validation of attention weights: numpy or torch, the right shape, finite."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -8,15 +8,15 @@ from jaxtyping import Float
 
 from regard.errors import UserError
 
-# How far rounding in half precision may carry a probability out of 0..1.
-ROUNDING = 0.01
+# How far rounding in half precision may move a probability outside 0..1.
+TOLERANCE = 0.01
 
 
-def checked(
+def validate_weights(
     weights: Any, axes: str, source: Sequence[str], target: Sequence[str]
 ) -> Float[np.ndarray, "..."]:
-    """The weights as a float array whose axes are `axes` and whose last two fit the tokens."""
-    if hasattr(weights, "detach"):  # a tensor, without importing torch to ask
+    """Convert to a float array with the axes named in `axes`; the last two must match the tokens."""
+    if hasattr(weights, "detach"):  # a tensor, detected without importing torch
         weights = weights.detach().cpu().float().numpy()
     try:
         array = np.asarray(weights, dtype=float)
@@ -30,26 +30,26 @@ def checked(
         raise UserError(f"nothing to draw: the weights [{axes}] have shape {list(array.shape)}")
     if array.shape[-2:] != (len(target), len(source)):
         raise UserError(
-            f"expected one row a target token and one column a source token, "
+            f"expected one row per target token and one column per source token, "
             f"{len(target)} x {len(source)}, got weights of {array.shape[-2]} x {array.shape[-1]}: "
             f"pass the tokens these weights were computed for"
         )
     if not np.isfinite(array).all():
         raise UserError(
             f"{np.count_nonzero(~np.isfinite(array))} of {array.size} weights are not finite: "
-            f"pass the weights after normalisation, or look for NaN in the model"
+            f"pass the weights after normalisation, or check the model for NaN"
         )
     return array
 
 
-def scale(weights: Float[np.ndarray, "..."]) -> tuple[float, float]:
-    """The ends of the colour scale: 0 and 1, unless the weights leave them.
+def colour_limits(weights: Float[np.ndarray, "..."]) -> tuple[float, float]:
+    """The limits of the colour scale: (0, 1) if all weights lie between them.
 
-    Then 0 and the largest, or, when some are negative, the largest size on both sides of zero.
+    Otherwise (0, max), or (-max |w|, max |w|) if some weights are negative.
     """
     low, high = float(weights.min()), float(weights.max())
-    if low >= -ROUNDING and high <= 1 + ROUNDING:
+    if low >= -TOLERANCE and high <= 1 + TOLERANCE:
         return 0.0, 1.0
-    if low >= -ROUNDING:
+    if low >= -TOLERANCE:
         return 0.0, high
     return -max(-low, high), max(-low, high)

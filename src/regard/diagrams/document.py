@@ -1,4 +1,4 @@
-"""One HTML document that shows attention without a network: hover a token, see where it looked."""
+"""A self-contained HTML document with interactive attention weights: hover a token to see them."""
 
 import json
 import re
@@ -9,14 +9,14 @@ from typing import Any
 
 import numpy as np
 
-from regard.diagrams.arrays import checked, scale
+from regard.diagrams.arrays import colour_limits, validate_weights
 from regard.diagrams.themes import THEMES, Theme
-from regard.diagrams.tokens import Label, labels
+from regard.diagrams.tokens import Label, format_tokens
 
-DECIMALS = 4  # of a weight: finer than a screen shows, and half the size of the rest
+DECIMALS = 4  # per weight: finer than a screen can show, and half the file size
 
 
-def page(
+def render_html(
     weights: Any,
     source: Sequence[str],
     target: Sequence[str],
@@ -25,17 +25,17 @@ def page(
     layer: int | None = None,
     head: int | None = None,
 ) -> str:
-    """A self-contained document with all of `weights` [layer head target source].
+    """A self-contained HTML document with all of `weights` [layer head target source].
 
-    It opens on the given layer and head (1-based; else the first layer, and the mean over heads)
-    and follows the reader's own choice of light or dark.
+    It opens on the given layer and head (1-based; default: the first layer, the mean over heads)
+    and follows the browser's light or dark colour scheme.
     """
-    array = checked(weights, "layer head target source", source, target)
-    low, high = scale(array)
+    array = validate_weights(weights, "layer head target source", source, target)
+    low, high = colour_limits(array)
     data = {
         "weights": np.round(array, DECIMALS).tolist(),
-        "source": [_token(label) for label in labels(source, None)],
-        "target": [_token(label) for label in labels(target, None)],
+        "source": [_token(label) for label in format_tokens(source, None)],
+        "target": [_token(label) for label in format_tokens(target, None)],
         "low": low,
         "high": high,
         "layer": layer or 1,
@@ -49,7 +49,7 @@ def page(
         "data": _script_safe(data),
     }
     template = resources.files("regard.diagrams").joinpath("page.html").read_text("utf-8")
-    # One pass, so that a title or token that looks like a placeholder stays what it is.
+    # A single pass, so that a placeholder inside a title or token is not substituted.
     return re.sub(r"\{\{(\w+)\}\}", lambda match: parts[match[1]], template)
 
 
@@ -59,7 +59,7 @@ def _token(label: Label) -> dict[str, object]:
 
 def _colours(theme: Theme, low: float) -> dict[str, object]:
     return {
-        "ramp": theme.diverging if low < 0 else theme.sequential,
+        "colormap": theme.diverging if low < 0 else theme.sequential,
         "accent": theme.accent,
         "negative": theme.negative,
     }
@@ -74,13 +74,13 @@ def _style(light: Theme, dark: Theme) -> str:
 
 def _variables(theme: Theme) -> str:
     return (
-        f"--paper: {theme.paper}; --text: {theme.text}; --dimmed: {theme.dimmed}; "
-        f"--accent: {theme.accent}; --quiet: {theme.text}b0; --raised: {theme.text}12; "
-        f"--line: {theme.text}30;"
+        f"--background: {theme.background}; --text: {theme.text}; --dimmed: {theme.dimmed}; "
+        f"--accent: {theme.accent}; --secondary: {theme.text}b0; --surface: {theme.text}12; "
+        f"--border: {theme.text}30;"
     )
 
 
 def _script_safe(data: object) -> str:
-    # Inside a script element only "<" could end it or open a comment; ASCII needs no encoding.
+    # Inside a script element only "<" can end it or open a comment; ASCII needs no encoding.
     text = json.dumps(data, separators=(",", ":"), ensure_ascii=True)
     return text.replace("<", r"\u003c").replace(">", r"\u003e").replace("&", r"\u0026")

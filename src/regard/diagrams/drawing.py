@@ -1,4 +1,4 @@
-"""The picture of one translation's attention, as the kind of file its name asks for."""
+"""`draw`: the attention weights of one translation, written in the format of the file name's suffix."""
 
 import os
 from collections.abc import Sequence
@@ -10,8 +10,8 @@ from jaxtyping import Float
 
 from regard import files
 from regard.diagrams import themes
-from regard.diagrams.arrays import checked
-from regard.diagrams.document import page
+from regard.diagrams.arrays import validate_weights
+from regard.diagrams.document import render_html
 from regard.errors import UserError
 
 SUFFIXES = (".png", ".svg", ".html")
@@ -28,35 +28,35 @@ def draw(
     title: str | None = None,
     theme: str = "light",
 ) -> None:
-    """Writes `attention` [layer head target source] to `path`: .png, .svg or .html.
+    """Write `attention` [layer head target source] to `path`: .png, .svg or .html.
 
-    `layer` and `head` count from 1; None takes all. A page always holds all and opens on the given
-    ones; it follows the reader's light or dark rather than `theme`.
+    `layer` and `head` are 1-based; None draws all. HTML always holds all of them, opens on the
+    given ones, and follows the browser's light or dark colour scheme instead of `theme`.
     """
     suffix = Path(path).suffix.lower()
     if suffix not in SUFFIXES:
         raise UserError(
-            f"cannot draw {str(path)!r}: expected a name that ends in {', '.join(SUFFIXES)}"
+            f"cannot draw {str(path)!r}: expected a file name ending in {', '.join(SUFFIXES)}"
         )
-    themes.named(theme)
-    weights = checked(attention, "layer head target source", source, target)
-    layers = _numbers("layer", layer, weights.shape[0])
-    heads = _numbers("head", head, weights.shape[1])
+    themes.get_theme(theme)
+    weights = validate_weights(attention, "layer head target source", source, target)
+    layers = _select("layer", layer, weights.shape[0])
+    heads = _select("head", head, weights.shape[1])
     if suffix == ".html":
-        text = page(weights, source, target, title=title, layer=layer, head=head)
+        text = render_html(weights, source, target, title=title, layer=layer, head=head)
         files.write(Path(path), text)
     else:
         _draw_figure(path, weights, source, target, layers, heads, title, theme)
 
 
-def _numbers(kind: str, chosen: int | None, count: int) -> list[int]:
-    """The numbers, from 1, of what is drawn."""
-    if chosen is None:
+def _select(kind: str, number: int | None, count: int) -> list[int]:
+    """The 1-based numbers of the layers or heads to draw."""
+    if number is None:
         return list(range(1, count + 1))
-    if not 1 <= chosen <= count:
-        known = f"{kind}s 1 to {count}" if count > 1 else f"only {kind} 1"
-        raise UserError(f"there is no {kind} {chosen}: this attention has {known}")
-    return [chosen]
+    if not 1 <= number <= count:
+        allowed = f"{kind}s 1 to {count}" if count > 1 else f"only {kind} 1"
+        raise UserError(f"there is no {kind} {number}: this attention has {allowed}")
+    return [number]
 
 
 def _draw_figure(
@@ -69,8 +69,8 @@ def _draw_figure(
     title: str | None,
     theme: str,
 ) -> None:
-    # Here, because they import matplotlib, which a page does not need.
-    from regard.diagrams.figures import panels
+    # Imported here because HTML does not need matplotlib.
+    from regard.diagrams.figures import draw_panels
     from regard.diagrams.saving import save
 
     rows = [f"layer {number}" for number in layers]
@@ -79,5 +79,5 @@ def _draw_figure(
         if title is None and weights.shape[:2] != (1, 1):
             title = f"{rows[0]}, {columns[0]}"
         rows, columns = [], []
-    part = weights[layers[0] - 1 : layers[-1], heads[0] - 1 : heads[-1]]
-    save(panels(part, source, target, rows, columns, title=title, theme=theme), path)
+    selected = weights[layers[0] - 1 : layers[-1], heads[0] - 1 : heads[-1]]
+    save(draw_panels(selected, source, target, rows, columns, title=title, theme=theme), path)

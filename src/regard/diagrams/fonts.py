@@ -1,4 +1,4 @@
-"""The fonts of the figures: which to try, how wide a text is, and what to do without a glyph."""
+"""Fonts of the figures: font fallback, text widths, and missing glyphs."""
 
 import threading
 import warnings
@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from matplotlib.font_manager import FontProperties, fontManager
 from matplotlib.textpath import text_to_path
 
-# The first one comes with matplotlib. The rest lend the scripts it lacks, where installed.
+# The first one ships with matplotlib; the others, where installed, cover the scripts it lacks.
 PREFERRED = (
     "DejaVu Sans",
     "Noto Sans CJK SC",
@@ -24,28 +24,28 @@ PREFERRED = (
     "Arial Unicode MS",
     "Noto Emoji",
 )
-LINE = 1.25  # height of a line in font sizes, with air
+LINE_HEIGHT = 1.25  # as a multiple of the font size
 
-# Warning filters and matplotlib's settings belong to the process, not to a thread.
-_PROCESS_WIDE = threading.RLock()
+# Warning filters and matplotlib's rcParams are global to the process: one thread at a time.
+_GLOBAL_STATE = threading.RLock()
 
 
-def families() -> list[str]:
-    """The installed fonts to try in turn (matplotlib complains about those that are not)."""
+def font_families() -> list[str]:
+    """The installed fonts in order of preference (matplotlib warns about missing ones)."""
     installed = set(fontManager.get_font_names())
     return [name for name in PREFERRED if name in installed] + ["sans-serif"]
 
 
 @contextmanager
-def missing_glyphs_allowed() -> Iterator[None]:
-    """Draws a box, silently, for a character that no installed font has."""
-    with _PROCESS_WIDE, warnings.catch_warnings():
+def allow_missing_glyphs() -> Iterator[None]:
+    """Draw a box, without a warning, for a character that no installed font has."""
+    with _GLOBAL_STATE, warnings.catch_warnings():
         warnings.filterwarnings("ignore", r"Glyph \d+ .*missing from", UserWarning)
         yield
 
 
-def widths(texts: Sequence[str], size: float, *, bold: bool = False) -> list[float]:
+def text_widths(texts: Sequence[str], size: float, *, bold: bool = False) -> list[float]:
     """The width of each text, in points."""
-    font = FontProperties(family=families(), size=size, weight="bold" if bold else "normal")
-    with missing_glyphs_allowed():
+    font = FontProperties(family=font_families(), size=size, weight="bold" if bold else "normal")
+    with allow_missing_glyphs():
         return [text_to_path.get_text_width_height_descent(t, font, False)[0] for t in texts]

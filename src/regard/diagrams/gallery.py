@@ -1,4 +1,4 @@
-"""Many sentences at once: a picture each, an index page of them, and alignments read off the weights."""
+"""Pictures of many translations with an HTML index, and word alignments from attention weights."""
 
 import html
 from collections.abc import Sequence
@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 
 from regard import files
-from regard.diagrams.arrays import checked
+from regard.diagrams.arrays import validate_weights
 from regard.diagrams.drawing import draw
 
-SILENT = frozenset({"<pad>", "<begin>", "<end>"})  # an unknown word is a word all the same
+UNALIGNED = frozenset({"<pad>", "<begin>", "<end>"})  # <unk> stands for a word, so it is aligned
 
 STYLE = """
 :root { color-scheme: light dark; }
@@ -26,7 +26,7 @@ dt { opacity: .6; } dd { margin: 0; }
 
 @dataclass(frozen=True)
 class Item:
-    """One sentence of a gallery."""
+    """One translation in a gallery; `weights` [layer head target source]."""
 
     text: str
     output: str
@@ -36,7 +36,7 @@ class Item:
     reference: str | None = None
 
 
-def gallery(
+def write_gallery(
     folder: Path,
     items: Sequence[Item],
     *,
@@ -45,15 +45,15 @@ def gallery(
     head: int | None = None,
     theme: str = "light",
 ) -> Path:
-    """A picture of each item in `folder`, and the index.html that shows them all."""
+    """Write one picture per item to `folder`, and an index.html that shows them all; return its path."""
     articles = []
     for number, item in enumerate(items, start=1):
         picture = f"{number:04}.png"
-        looks = {"layer": layer, "head": head, "theme": theme}
-        draw(folder / picture, item.weights, item.source, item.target, **looks)
-        said = {"source": item.text, "output": item.output, "reference": item.reference}
+        options = {"layer": layer, "head": head, "theme": theme}
+        draw(folder / picture, item.weights, item.source, item.target, **options)
+        texts = {"source": item.text, "output": item.output, "reference": item.reference}
         rows = "".join(
-            f"<dt>{name}</dt><dd>{html.escape(text)}</dd>" for name, text in said.items() if text
+            f"<dt>{name}</dt><dd>{html.escape(text)}</dd>" for name, text in texts.items() if text
         )
         alt = html.escape(f"attention weights: {item.text} to {item.output}", quote=True)
         picture_tag = f'<img src="{picture}" alt="{alt}" loading="lazy">'
@@ -68,16 +68,16 @@ def gallery(
     return folder / "index.html"
 
 
-def pharaoh(weights: Any, source: Sequence[str], target: Sequence[str]) -> str:
-    """'0-0 1-2 ...': for each produced token, the source token it looked at most (Pharaoh format).
+def pharaoh_alignment(weights: Any, source: Sequence[str], target: Sequence[str]) -> str:
+    """Align each target token with its most-attended source token, in Pharaoh format ("0-0 2-1").
 
-    Weights [layer head target source] are averaged over layers and heads. Numbers count tokens from 0;
-    special tokens are on neither side.
+    Weights [layer head target source] are averaged over layers and heads. Indices are 0-based token
+    positions (source-target); special tokens are counted but not aligned.
     """
-    mean = checked(weights, "layer head target source", source, target).mean((0, 1))
-    real = [place for place, token in enumerate(source) if token not in SILENT]
-    if not real:
+    mean = validate_weights(weights, "layer head target source", source, target).mean((0, 1))
+    columns = [column for column, token in enumerate(source) if token not in UNALIGNED]
+    if not columns:
         return ""
-    best = np.array(real)[mean[:, real].argmax(1)]
-    pairs = [(int(best[row]), row) for row, token in enumerate(target) if token not in SILENT]
-    return " ".join(f"{left}-{right}" for left, right in pairs)
+    best = np.array(columns)[mean[:, columns].argmax(1)]
+    pairs = [(int(best[row]), row) for row, token in enumerate(target) if token not in UNALIGNED]
+    return " ".join(f"{column}-{row}" for column, row in pairs)

@@ -1,12 +1,12 @@
-"""The colours of every picture, in one place: `THEMES`."""
+"""The colours of all pictures: `THEMES`."""
 
 from dataclasses import dataclass
 
 from regard.errors import UserError
 
-# Perceptually uniform maps of matplotlib, sampled finely enough for straight lines in between, so
-# that pictures and pages share them and a page needs no matplotlib. All start dark: brighter is
-# more weight on a white slide and on a black one; away from zero on the diverging one.
+# Perceptually uniform colormaps of matplotlib, sampled finely enough for linear interpolation, so
+# that figures and HTML share them without matplotlib. Zero is dark on light and dark backgrounds:
+# brighter means more weight, or a larger magnitude in the diverging one.
 _VIRIDIS = (
     *("#440154", "#48186a", "#472d7b", "#424086", "#3b528b", "#33638d", "#2c728e", "#26828e"),
     *("#21918c", "#1fa088", "#28ae80", "#3fbc73", "#5ec962", "#84d44b", "#addc30", "#d8e219"),
@@ -26,25 +26,25 @@ _BERLIN = (
 
 @dataclass(frozen=True)
 class Theme:
-    """The colours of one picture, each as `#rrggbb` unless said otherwise."""
+    """The colours of one picture, each `#rrggbb` unless noted otherwise."""
 
-    paper: str
+    background: str
     text: str
     dimmed: str
-    seam: str  # between cells, with its opacity: #rrggbbaa
-    accent: str  # tints a token by its weight on the page
-    negative: str  # the same, for a weight below zero
-    sequential: tuple[str, ...]  # least weight first
-    diverging: tuple[str, ...]  # most negative first
-    series: tuple[str, ...]  # lines and points told apart, also by colour-blind eyes
+    cell_edge: str  # with opacity: #rrggbbaa
+    accent: str  # tint of a token by its weight, in HTML
+    negative: str  # the same, for negative weights
+    sequential: tuple[str, ...]  # from smallest to largest weight
+    diverging: tuple[str, ...]  # from most negative to most positive
+    series: tuple[str, ...]  # lines and points, distinguishable by colour-blind readers
 
 
 THEMES = {
     "light": Theme(
-        paper="#ffffff",
+        background="#ffffff",
         text="#1f2430",
         dimmed="#949bab",
-        seam="#ffffff20",
+        cell_edge="#ffffff20",
         accent="#12a594",
         negative="#f2777a",
         sequential=_VIRIDIS,
@@ -55,10 +55,10 @@ THEMES = {
         ),
     ),
     "dark": Theme(
-        paper="#14161c",
+        background="#14161c",
         text="#eceef4",
         dimmed="#757d8f",
-        seam="#ffffff12",
+        cell_edge="#ffffff12",
         accent="#b73779",
         negative="#286886",
         sequential=_MAGMA,
@@ -71,8 +71,7 @@ THEMES = {
 }
 
 
-def named(name: str) -> Theme:
-    """The theme of that name."""
+def get_theme(name: str) -> Theme:
     if name not in THEMES:
         raise UserError(f"unknown theme {name!r}: choose one of {', '.join(THEMES)}")
     return THEMES[name]

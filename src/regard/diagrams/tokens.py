@@ -1,56 +1,55 @@
-"""How a token is written in a picture: visible, short, and dimmed when it is not content."""
+"""How a token is displayed: visible, short, and dimmed if it is not content."""
 
 import unicodedata
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-SPECIAL = frozenset({"<pad>", "<begin>", "<end>", "<unk>"})
+SPECIAL_TOKENS = frozenset({"<pad>", "<begin>", "<end>", "<unk>"})
 SYMBOLS = {" ": "␣", "\n": "↵", "\t": "⇥"}
-LONGEST = 18  # characters; the median German compound fits
+MAX_LENGTH = 18  # characters; the median German compound fits
 
 
 @dataclass(frozen=True)
 class Label:
-    """What is drawn for one token."""
+    """The displayed text of one token."""
 
     text: str
     dimmed: bool
 
 
-def label(token: str, longest: int | None = LONGEST) -> Label:
-    """A token as drawn: `" "` is a dimmed `␣`, specials are dimmed, long ones end in `…`."""
+def format_token(token: str, max_length: int | None = MAX_LENGTH) -> Label:
+    """`" "` becomes a dimmed `␣`, special tokens are dimmed, long tokens are truncated with `…`."""
     if not token:
         return Label("∅", dimmed=True)
     if token in SYMBOLS:
         return Label(SYMBOLS[token], dimmed=True)
-    if all(_invisible(character) for character in token):
+    if all(_is_invisible(character) for character in token):
         token, dimmed = " ".join(f"U+{ord(character):04X}" for character in token), True
     else:
-        token, dimmed = _visible(token), token in SPECIAL
-    if longest is not None and len(token) > longest:
-        token = token[: longest - 1] + "…"
+        token, dimmed = _make_visible(token), token in SPECIAL_TOKENS
+    if max_length is not None and len(token) > max_length:
+        token = token[: max_length - 1] + "…"
     return Label(token, dimmed)
 
 
-def labels(tokens: Sequence[str], longest: int | None = LONGEST) -> list[Label]:
-    """Each token as drawn."""
-    return [label(token, longest) for token in tokens]
+def format_tokens(tokens: Sequence[str], max_length: int | None = MAX_LENGTH) -> list[Label]:
+    return [format_token(token, max_length) for token in tokens]
 
 
-def _invisible(character: str) -> bool:
+def _is_invisible(character: str) -> bool:
     return unicodedata.category(character)[0] in "ZC"
 
 
-def _visible(token: str) -> str:
-    # Spaces inside a token separate words and read well; at its edge they would be lost.
+def _make_visible(token: str) -> str:
+    # Spaces inside a token separate words and stay; leading and trailing ones would be invisible.
     core = token.strip(" ")
     start = token.index(core)
     token = "␣" * start + core + "␣" * (len(token) - start - len(core))
-    return "".join(SYMBOLS.get(c, c) if c != " " else c for c in map(_printable, token))
+    return "".join(SYMBOLS.get(c, c) if c != " " else c for c in map(_make_printable, token))
 
 
-def _printable(character: str) -> str:
-    # Controls, surrogates and non-characters may not stand in an SVG (XML 1.0) at all.
+def _make_printable(character: str) -> str:
+    # XML 1.0, and so SVG, forbids control characters, surrogates and non-characters.
     if character in SYMBOLS or unicodedata.category(character) not in ("Cc", "Cs", "Cn"):
         return character
     return "\N{REPLACEMENT CHARACTER}"

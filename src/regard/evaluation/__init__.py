@@ -1,10 +1,10 @@
-"""Metrics on what the translator says: `likelihood` (perplexity), `metrics` (BLEU, ...), `evaluate`.
+"""Evaluation of a translator: `likelihood` (perplexity), `metrics` (BLEU, ...), `evaluate`.
 
-And on what it would say without a part of its attention: `ablation`.
+And attention ablations: `ablation`.
 """
 
 from regard.evaluation.ablation import ablate
 from regard.evaluation.evaluate import evaluate, greedy_bleu
-from regard.evaluation.likelihood import Likelihood, likelihoods, total
+from regard.evaluation.likelihood import Likelihood, aggregate, likelihoods
 
-__all__ = ["Likelihood", "ablate", "evaluate", "greedy_bleu", "likelihoods", "total"]
+__all__ = ["Likelihood", "ablate", "aggregate", "evaluate", "greedy_bleu", "likelihoods"]

@@ -1,17 +1,18 @@
-"""Is what we see what matters? A model's figures with a part of its attention taken away.
+"""Are attention weights faithful? The change in loss and BLEU when parts of attention are ablated.
 
-    heads       each head silenced, one at a time: its weights are zero, it adds nothing to the sum
-    attention   a layer's weights replaced by equal ones, and all layers' of a mechanism; and for each
-                target token, the source word it looks at most hidden from it, against another word
+    heads       each head ablated, one at a time: its weights are set to zero
+    attention   uniform weights in each layer, and in all layers of a mechanism; and for each target
+                token, its most-attended source token masked, compared with a random other token
 
-The loss is by teacher forcing, per target token, as everywhere. BLEU (lower-cased, of greedy search) is
-the ablated model's own: it is told for `attention`, where there are few rows, and for heads on request.
+Losses are teacher-forced, per target token. BLEU (lower-cased, greedy search) is that of the ablated
+model: always computed for `attention`, which has few rows, and on request for `heads`.
 
-Which word to hide is read off the untouched model over the reference, so it has a loss and no BLEU. It is
-the word with most weight on average over layers and heads. The end token is no word: models rest their
-gaze there when they need nothing, so it counts in neither choice and is hidden in a row of its own. What
-a word told its neighbours when the source was read stays visible through them. A word of little weight
-can change little, whatever it says: what is at stake is whether the one of much weight is needed.
+The most-attended token is the one with the largest weight in the intact model, averaged over layers and
+heads, given the reference prefix; so masking has a loss but no BLEU. EOS is excluded from both choices,
+because models attend to it when they need nothing from the source (an attention sink); it is masked in a
+row of its own. Masking applies to the target tokens' attention only: what other source positions absorbed
+from a token stays visible through them. A token with little weight can have little effect by construction;
+the question is whether the most-attended one is needed.
 """
 
 import math
@@ -25,7 +26,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from regard.errors import UserError
-from regard.evaluation.likelihood import Likelihood, likelihoods, of_batch, total
+from regard.evaluation.likelihood import Likelihood, aggregate, batch_likelihoods, likelihoods
 from regard.evaluation.metrics import bleu_lower
 from regard.models.ablate import NOTHING, masked, silenced, uniform
 from regard.models.interface import Attending, Model
@@ -33,51 +34,55 @@ from regard.text.batch import Encoded
 from regard.translator import Translator, batches
 
 Row = dict[str, Any]
-Change = tuple[Row, AbstractContextManager[None]]
-Words = Int[Tensor, "batch target"]
-Tell = Callable[[float, Row], None]
+Ablation = tuple[Row, AbstractContextManager[None]]
+TokenIndices = Int[Tensor, "batch target"]
+Progress = Callable[[float, Row], None]
 
-MOST, RANDOM, END = "most-attended word", "random other word", "end token"
+MOST_ATTENDED, RANDOM_OTHER, EOS_TOKEN = "most-attended token", "random other token", "EOS token"
 
 
 def ablate(
     translator: Translator,
     pairs: Sequence[tuple[str, str]],
-    what: Literal["heads", "attention"],
+    kind: Literal["heads", "attention"],
     *,
     bleu: bool = False,
     draws: int = 5,
     seed: int = 0,
-    tell: Tell = lambda share, row: None,
+    progress: Progress = lambda fraction, row: None,
 ) -> dict[str, Any]:
-    """The figures of `regard evaluate --ablate`. `tell(share done, row)` hears of each row."""
+    """The results of `regard evaluate --ablate`. Calls `progress(fraction_done, row)` after each row."""
     layers = translator.model.attentions()
     if not any(layers.values()):
         raise UserError(
-            "this model has no attention to take away: choose the run of one that attends "
+            "this model has no attention to ablate: choose a run with attention "
             '(trained without model.attention = "none")'
         )
     encoded = Encoded.of(pairs, translator.tokenizers)
     translator.refuse_too_long(encoded)
-    changes = list(heads(translator.model, encoded) if what == "heads" else levels(layers))
-    measure = Measure(translator, pairs, encoded, bleu or what == "attention")
-    words = what == "attention" and bool(looking(translator.model))
+    ablations = list(
+        head_ablations(translator.model, encoded) if kind == "heads" else uniform_ablations(layers)
+    )
+    measure = Measurement(translator, pairs, encoded, bleu or kind == "attention")
+    masks_tokens = kind == "attention" and bool(source_attention(translator.model))
     rows: list[Row] = []
-    for number, (name, change) in enumerate(changes, start=1):
-        with change:
-            rows.append(name | measure())
-        tell(number / (len(changes) + words), rows[-1])
-    found = {"what": what, "sentences": len(pairs), "untouched": measure.untouched, "rows": rows}
-    if words:
-        hidden, found["words"] = hide(translator.model, encoded, measure.parts, draws, seed)
-        rows += hidden
-        for row in hidden:
-            tell(1.0, row)
-    return found
+    for number, (description, ablation) in enumerate(ablations, start=1):
+        with ablation:
+            rows.append(description | measure())
+        progress(number / (len(ablations) + masks_tokens), rows[-1])
+    report = {"kind": kind, "sentences": len(pairs), "baseline": measure.baseline, "rows": rows}
+    if masks_tokens:
+        masked_rows, report["token_masking"] = mask_tokens(
+            translator.model, encoded, measure.likelihoods, draws, seed
+        )
+        rows += masked_rows
+        for row in masked_rows:
+            progress(1.0, row)
+    return report
 
 
-class Measure:
-    """Loss, and BLEU if wanted, of a translator as it stands, against what it was at first."""
+class Measurement:
+    """Loss, and optionally BLEU, of a translator in its current state, compared with the baseline."""
 
     def __init__(
         self,
@@ -86,61 +91,64 @@ class Measure:
         encoded: Encoded,
         bleu: bool,
     ) -> None:
-        self.translator, self.encoded, self.wanted = translator, encoded, bleu
+        self.translator, self.encoded, self.bleu = translator, encoded, bleu
         self.references = [target for _, target in pairs]
-        self.parts = likelihoods(translator.model, encoded)
-        self.untouched: dict[str, float] = {"loss": total(self.parts).loss} | self._bleu()
+        self.likelihoods = likelihoods(translator.model, encoded)
+        self.baseline: dict[str, float] = {"loss": aggregate(self.likelihoods).loss} | self._bleu()
 
     def __call__(self) -> Row:
-        row = against(self.parts, likelihoods(self.translator.model, self.encoded))
+        ablated = likelihoods(self.translator.model, self.encoded)
+        row = compare_losses(self.likelihoods, ablated)
         for name, score in self._bleu().items():
-            row |= {name: score, f"{name}_change": score - self.untouched[name]}
+            row |= {name: score, f"{name}_change": score - self.baseline[name]}
         return row
 
     def _bleu(self) -> dict[str, float]:
-        if not self.wanted:
+        if not self.bleu:
             return {}
-        found = self.translator.search(self.encoded)
-        outputs = [self.translator.tokenizers.target.decode(best[0].ids) for best in found]
+        hypotheses = self.translator.search(self.encoded)
+        outputs = [self.translator.tokenizers.target.decode(nbest[0].ids) for nbest in hypotheses]
         return {"bleu_lower": bleu_lower(outputs, self.references)}
 
 
-def against(before: Sequence[Likelihood], after: Sequence[Likelihood]) -> Row:
-    """The loss, its change, and the standard error of that change over the sentences (paired)."""
-    change = total(after).loss - total(before).loss
-    both = zip(before, after, strict=True)
-    # Of a ratio of sums: what a sentence changes beyond its share of the tokens.
-    beyond = [two.nats - one.nats - change * one.tokens for one, two in both]
-    count, tokens = len(beyond), total(before).tokens
-    spread = math.sqrt(sum(x * x for x in beyond) * count / (count - 1)) if count > 1 else None
-    error = None if spread is None else spread / tokens
-    return {"loss": total(after).loss, "loss_change": change, "loss_error": error}
+def compare_losses(before: Sequence[Likelihood], after: Sequence[Likelihood]) -> Row:
+    """The loss, its change, and the standard error of that change over sentences (paired)."""
+    change = aggregate(after).loss - aggregate(before).loss
+    # Standard error of a ratio estimator: residuals of each sentence's change in nats.
+    residuals = [b.nats - a.nats - change * a.tokens for a, b in zip(before, after, strict=True)]
+    count, tokens = len(residuals), aggregate(before).tokens
+    error = None
+    if count > 1:
+        error = math.sqrt(sum(x * x for x in residuals) * count / (count - 1)) / tokens
+    return {"loss": aggregate(after).loss, "loss_change": change, "standard_error": error}
 
 
-def heads(model: Model, encoded: Encoded) -> Iterator[Change]:
-    """Every head of every layer, silenced."""
-    first = encoded.batch([0]).to(next(model.parameters()).device)
+def head_ablations(model: Model, encoded: Encoded) -> Iterator[Ablation]:
+    """Every head of every layer, ablated."""
+    batch = encoded.batch([0]).to(next(model.parameters()).device)
     with torch.inference_mode():
-        shown = model.explain(first.source, first.source_mask, first.target)
+        weights = model.explain(batch.source, batch.source_mask, batch.target)
     for mechanism, layers in model.attentions().items():
         for layer, attention in enumerate(layers):
-            for head in range(shown[mechanism].shape[2]):
-                name = {"mechanism": mechanism, "layer": layer + 1, "head": head + 1}
-                yield name | {"change": "silenced"}, silenced(attention, head)
+            for head in range(weights[mechanism].shape[2]):
+                row = {"mechanism": mechanism, "layer": layer + 1, "head": head + 1}
+                yield row | {"intervention": "ablated"}, silenced(attention, head)
 
 
-def levels(attentions: dict[str, list[Attending]]) -> Iterator[Change]:
-    """Every layer with equal weights, then (layer None) all of a mechanism's at once."""
+def uniform_ablations(attentions: dict[str, list[Attending]]) -> Iterator[Ablation]:
+    """Each layer with uniform weights, then (layer None) all layers of a mechanism at once."""
     for mechanism, layers in attentions.items():
-        several = [(None, layers)] if len(layers) > 1 else []
-        for number, some in [*enumerate(([layer] for layer in layers), start=1), *several]:
-            yield {"mechanism": mechanism, "layer": number, "change": "uniform"}, uniform(some)
+        selections = [*enumerate(([layer] for layer in layers), start=1)]
+        selections += [(None, layers)] if len(layers) > 1 else []
+        for number, selected in selections:
+            row = {"mechanism": mechanism, "layer": number, "intervention": "uniform"}
+            yield row, uniform(selected)
 
 
-# --- words ----------------------------------------------------------------------------------------
+# --- token masking --------------------------------------------------------------------------------
 
 
-def hide(
+def mask_tokens(
     model: Model,
     encoded: Encoded,
     before: Sequence[Likelihood],
@@ -148,66 +156,83 @@ def hide(
     seed: int,
     batch_tokens: int = 8192,
 ) -> tuple[list[Row], dict[str, Any]]:
-    """A row for each choice of words to hide, and how they compare. A target token misses one word."""
+    """Mask one source token per target token: a row for each way to choose it, and a comparison."""
     device = next(model.parameters()).device
-    found: dict[str, dict[int, Likelihood]] = {}
-    at_end, tokens = 0, 0
+    by_choice: dict[str, dict[int, Likelihood]] = {}
+    eos_count, token_count = 0, 0
     with torch.inference_mode():
         for rows in batches(model, encoded, batch_tokens):
             batch = encoded.batch(rows).to(device)
             weights = model.explain(batch.source, batch.source_mask, batch.target)["cross"]
             memory = model.encode(batch.source, batch.source_mask)
-            seen = weights.mean((1, 2))  # over layers and heads: [batch target source]
-            ends = (batch.source_mask.sum(1) - 1)[:, None].expand_as(batch.target)
-            choices = {MOST: most_attended(seen, ends), END: ends}
+            mean_weights = weights.mean((1, 2))  # over layers and heads: [batch target source]
+            eos = (batch.source_mask.sum(1) - 1)[:, None].expand_as(batch.target)
+            most = most_attended(mean_weights, eos)
+            choices = {MOST_ATTENDED: most, EOS_TOKEN: eos}
             for draw in range(draws):
-                choices[f"{RANDOM} {draw}"] = another(choices[MOST], ends, rows, [seed, draw])
-            for name, words in choices.items():
-                # A sentence of one word has no other word to compare with: there, nothing is hidden.
-                words = words.masked_fill(ends < 2, NOTHING)
-                with masked(looking(model), words):
-                    parts = zip(rows, of_batch(model, batch, memory), strict=True)
-                    found.setdefault(name, {}).update(parts)
-            looked = (seen.argmax(-1) == ends) & batch.target_mask
-            at_end, tokens = at_end + int(looked.sum()), tokens + batch.tokens
-    each = {name: [parts[row] for row in range(len(encoded))] for name, parts in found.items()}
-    drawn = [each.pop(f"{RANDOM} {draw}") for draw in range(draws)]
-    each = {MOST: each[MOST], RANDOM: [mean(of) for of in zip(*drawn, strict=True)], END: each[END]}
-    name = {"mechanism": "cross", "layer": None}
-    made = [name | {"change": f"{k} masked"} | against(before, each[k]) for k in each]
-    contrast = against(each[RANDOM], each[MOST])
-    return made, {
-        "most_over_random": contrast["loss_change"],
-        "most_over_random_error": contrast["loss_error"],
-        "random_losses": [total(parts).loss for parts in drawn],
+                choices[f"{RANDOM_OTHER} {draw}"] = sample_other(most, eos, rows, [seed, draw])
+            for name, tokens in choices.items():
+                # A sentence of one token has no other token to compare with: mask nothing there.
+                tokens = tokens.masked_fill(eos < 2, NOTHING)
+                with masked(source_attention(model), tokens):
+                    results = zip(rows, batch_likelihoods(model, batch, memory), strict=True)
+                    by_choice.setdefault(name, {}).update(results)
+            is_eos = (mean_weights.argmax(-1) == eos) & batch.target_mask
+            eos_count, token_count = eos_count + int(is_eos.sum()), token_count + batch.tokens
+    ordered = {
+        name: [by_row[row] for row in range(len(encoded))] for name, by_row in by_choice.items()
+    }
+    random = [ordered.pop(f"{RANDOM_OTHER} {draw}") for draw in range(draws)]
+    after = {
+        MOST_ATTENDED: ordered[MOST_ATTENDED],
+        RANDOM_OTHER: [average(sentence) for sentence in zip(*random, strict=True)],
+        EOS_TOKEN: ordered[EOS_TOKEN],
+    }
+    description = {"mechanism": "cross", "layer": None}
+    masked_rows = [
+        description | {"intervention": f"{name} masked"} | compare_losses(before, parts)
+        for name, parts in after.items()
+    ]
+    contrast = compare_losses(after[RANDOM_OTHER], after[MOST_ATTENDED])
+    return masked_rows, {
+        "most_minus_random": contrast["loss_change"],
+        "most_minus_random_error": contrast["standard_error"],
+        "random_losses": [aggregate(parts).loss for parts in random],
         "seed": seed,
-        "end_most_attended": at_end / tokens,
+        "eos_most_attended": eos_count / token_count,
     }
 
 
-def looking(model: Model) -> list[Attending]:
-    """The layers through which target tokens see the source: of their own, or those they see all by."""
+def source_attention(model: Model) -> list[Attending]:
+    """The layers through which target tokens attend to the source: cross-attention, or the decoder's
+    self-attention in a decoder-only model.
+    """
     layers = model.attentions()
     return layers.get("cross") or layers.get("decoder", [])
 
 
-def most_attended(seen: Float[Tensor, "batch target source"], ends: Words) -> Words:
-    """The word, end token and padding apart, with most weight for each target token."""
-    places = torch.arange(seen.shape[-1], device=seen.device)
-    return seen.masked_fill(places >= ends[..., None], float("-inf")).argmax(-1)
+def most_attended(weights: Float[Tensor, "batch target source"], eos: TokenIndices) -> TokenIndices:
+    """The source token with the largest weight for each target token, EOS and padding excluded."""
+    positions = torch.arange(weights.shape[-1], device=weights.device)
+    return weights.masked_fill(positions >= eos[..., None], float("-inf")).argmax(-1)
 
 
-def another(words: Words, ends: Words, rows: Sequence[int], seed: Sequence[int]) -> Words:
-    """A word by chance for each target token, not the given one: the same in whatever batch."""
-    chances = [
-        np.random.Generator(np.random.PCG64([*seed, row])).random(words.shape[1]) for row in rows
+def sample_other(
+    tokens: TokenIndices, eos: TokenIndices, rows: Sequence[int], seed: Sequence[int]
+) -> TokenIndices:
+    """A uniform random source token for each target token, never the given one nor EOS.
+
+    Seeded per sentence, so the draw does not depend on the batch.
+    """
+    uniform_draws = [
+        np.random.Generator(np.random.PCG64([*seed, row])).random(tokens.shape[1]) for row in rows
     ]
-    below = torch.from_numpy(np.stack(chances)).to(words.device) * (ends - 1)
-    drawn = below.long()  # one of the words but one, counted past the one that is left out
-    return drawn + (drawn >= words)
+    scaled = torch.from_numpy(np.stack(uniform_draws)).to(tokens.device) * (eos - 1)
+    sampled = scaled.long()  # an index into the other tokens: skip the excluded one
+    return sampled + (sampled >= tokens)
 
 
-def mean(parts: Sequence[Likelihood]) -> Likelihood:
-    """One sentence over several draws."""
+def average(parts: Sequence[Likelihood]) -> Likelihood:
+    """The mean over several draws for one sentence."""
     nats = sum(part.nats for part in parts) / len(parts)
     return Likelihood(nats, parts[0].tokens, round(sum(p.correct for p in parts) / len(parts)))

@@ -1,4 +1,4 @@
-"""A translator on a split: likelihood once, quality as it translates, and both by length."""
+"""Evaluation of a translator on a split: likelihood, translation quality, and both by source length."""
 
 import math
 import time
@@ -7,8 +7,8 @@ from typing import Any
 
 import torch
 
-from regard.evaluation.likelihood import Likelihood, likelihoods, total
-from regard.evaluation.metrics import bleu_lower, exact_match, longest_fifth, quality
+from regard.evaluation.likelihood import Likelihood, aggregate, likelihoods
+from regard.evaluation.metrics import bleu_lower, exact_match, longest_fifth, score_corpus
 from regard.text.batch import Encoded
 from regard.text.tokenizer import BEGIN, END
 from regard.translator import Translator
@@ -22,24 +22,24 @@ def evaluate(
     beams: Sequence[int] = (1,),
     batch_tokens: int | None = None,
 ) -> dict[str, Any]:
-    """The figures of `regard evaluate --json`; each result also holds its outputs, in order."""
+    """The fields of `regard evaluate --json`; each result also holds its outputs, in order."""
     encoded = Encoded.of(pairs, translator.tokenizers)
     translator.refuse_too_long(encoded)
-    parts = likelihoods(translator.model, encoded)
-    whole = total(parts)
-    # The end of a sentence counts as one character, as a newline would: its cost is in the sum.
+    by_pair = likelihoods(translator.model, encoded)
+    corpus = aggregate(by_pair)
+    # EOS counts as one character, as a newline would, because its cost is part of the sum.
     characters = sum(len(target) + 1 for _, target in pairs)
     return {
-        "loss": whole.loss,
-        "perplexity": whole.perplexity,
-        "bits_per_character": whole.bits_per_character(characters),
-        "token_accuracy": whole.token_accuracy,
+        "loss": corpus.loss,
+        "perplexity": corpus.perplexity,
+        "bits_per_character": corpus.bits_per_character(characters),
+        "token_accuracy": corpus.token_accuracy,
         "cache_bytes_per_token": cache_bytes_per_token(translator),
         "sentences": len(pairs),
-        # A language model is given nothing to translate: there is no output to compare.
+        # A language model has no source, so there are no translations to score.
         "results": [
-            result(translator, pairs, encoded, parts, width, batch_tokens)
-            for width in beams
+            evaluate_beam(translator, pairs, encoded, by_pair, beam, batch_tokens)
+            for beam in beams
             if not translator.config.is_language_model
         ],
     }
@@ -48,30 +48,30 @@ def evaluate(
 def greedy_bleu(
     translator: Translator, pairs: Pairs, encoded: Encoded, batch_tokens: int | None = None
 ) -> float:
-    """Lower-cased BLEU of what the translator says when it takes the likeliest word each time."""
-    found = translator.search(encoded, batch_tokens=batch_tokens)
-    outputs = [translator.tokenizers.target.decode(best[0].ids) for best in found]
+    """Lower-cased BLEU of greedy search."""
+    hypotheses = translator.search(encoded, batch_tokens=batch_tokens)
+    outputs = [translator.tokenizers.target.decode(nbest[0].ids) for nbest in hypotheses]
     return bleu_lower(outputs, [target for _, target in pairs])
 
 
-def result(
+def evaluate_beam(
     translator: Translator,
     pairs: Pairs,
     encoded: Encoded,
-    parts: list[Likelihood],
-    width: int,
+    by_pair: list[Likelihood],
+    beam: int,
     batch_tokens: int | None,
 ) -> dict[str, Any]:
-    """Quality with one beam width, in all and by length of the source."""
-    started = time.perf_counter()
-    found = translator.search(encoded, width, batch_tokens=batch_tokens)
-    seconds = time.perf_counter() - started
-    outputs = [translator.tokenizers.target.decode(best[0].ids) for best in found]
+    """Translation quality with one beam width, overall and by source length."""
+    start = time.perf_counter()
+    hypotheses = translator.search(encoded, beam, batch_tokens=batch_tokens)
+    seconds = time.perf_counter() - start
+    outputs = [translator.tokenizers.target.decode(nbest[0].ids) for nbest in hypotheses]
     references = [target for _, target in pairs]
     longest = longest_fifth([source for source, _ in pairs])
     return {
-        "beam": width,
-        **quality(outputs, references),
+        "beam": beam,
+        **score_corpus(outputs, references),
         "bleu_lower_longest": bleu_lower(
             [outputs[r] for r in longest], [references[r] for r in longest]
         ),
@@ -85,9 +85,9 @@ def result(
                 "exact_match": exact_match(
                     [outputs[r] for r in rows], [references[r] for r in rows]
                 ),
-                "token_accuracy": total(parts[r] for r in rows).token_accuracy,
+                "token_accuracy": aggregate(by_pair[r] for r in rows).token_accuracy,
             }
-            for low, high, rows in buckets([len(source) - 1 for source in encoded.source])
+            for low, high, rows in length_buckets([len(source) - 1 for source in encoded.source])
         ],
         "outputs": outputs,
     }
@@ -95,7 +95,7 @@ def result(
 
 @torch.inference_mode()
 def cache_bytes_per_token(translator: Translator) -> int:
-    """What one more token adds to the memory of a sentence's decoder: a second step is measured."""
+    """The bytes by which the decoder state of one sentence grows per token, from its second step."""
     model = translator.model
     source = torch.tensor([[END]], device=translator.device)
     state = model.begin(model.encode(source, torch.ones_like(source, dtype=torch.bool)))
@@ -106,11 +106,11 @@ def cache_bytes_per_token(translator: Translator) -> int:
     return sizes[1] - sizes[0]
 
 
-def buckets(lengths: list[int], most: int = 6) -> list[tuple[int, int, list[int]]]:
-    """(from, to, rows) of at most `most` ranges of source length of one round width; none empty."""
+def length_buckets(lengths: list[int], max_buckets: int = 6) -> list[tuple[int, int, list[int]]]:
+    """(from, to, rows) of at most `max_buckets` non-empty length ranges of one round width."""
     steps = (m * 10**e for e in range(9) for m in (1, 2, 4, 5, 8))
-    width = next(step for step in steps if math.ceil(max(lengths) / step) <= most)
-    found: dict[int, list[int]] = {}
+    width = next(step for step in steps if math.ceil(max(lengths) / step) <= max_buckets)
+    buckets: dict[int, list[int]] = {}
     for row, length in enumerate(lengths):
-        found.setdefault((max(length, 1) - 1) // width, []).append(row)
-    return [(b * width + 1, (b + 1) * width, rows) for b, rows in sorted(found.items())]
+        buckets.setdefault((max(length, 1) - 1) // width, []).append(row)
+    return [(b * width + 1, (b + 1) * width, rows) for b, rows in sorted(buckets.items())]

@@ -1,6 +1,6 @@
-"""How well a model predicts references it is shown: one definition of loss and perplexity.
+"""Loss and perplexity: -log p(target | source), teacher-forced, without label smoothing.
 
-Teacher-forced, unsmoothed, per target token, end token included.
+Averaged per target token, EOS included.
 """
 
 import math
@@ -16,7 +16,7 @@ from regard.translator import batches
 
 @dataclass(frozen=True)
 class Likelihood:
-    """Sums over sentences, from which every average follows."""
+    """Sums over one or more sentences, from which all averages are computed."""
 
     nats: float
     tokens: int
@@ -38,29 +38,31 @@ class Likelihood:
         return self.nats / math.log(2) / characters
 
 
-def total(parts: Iterable[Likelihood]) -> Likelihood:
+def aggregate(parts: Iterable[Likelihood]) -> Likelihood:
+    """The sum over sentences."""
     parts = list(parts)
     return Likelihood(*(sum(getattr(p, f) for p in parts) for f in ("nats", "tokens", "correct")))
 
 
 def likelihoods(model: Model, data: Encoded, batch_tokens: int = 8192) -> list[Likelihood]:
-    """One for each pair, in order."""
+    """The likelihood of each pair, in order."""
     device = next(model.parameters()).device
-    found: dict[int, Likelihood] = {}
+    by_row: dict[int, Likelihood] = {}
     was_training = model.training
     model.eval()
     with torch.inference_mode():
         for rows in batches(model, data, batch_tokens):
-            found.update(zip(rows, of_batch(model, data.batch(rows).to(device)), strict=True))
+            batch = data.batch(rows).to(device)
+            by_row.update(zip(rows, batch_likelihoods(model, batch), strict=True))
     model.train(was_training)
-    return [found[row] for row in range(len(data))]
+    return [by_row[row] for row in range(len(data))]
 
 
-def of_batch(model: Model, batch: Batch, memory: Memory | None = None) -> list[Likelihood]:
-    """One for each pair of a batch, by the model as it stands; `memory` if the source was read before."""
+def batch_likelihoods(model: Model, batch: Batch, memory: Memory | None = None) -> list[Likelihood]:
+    """The likelihood of each pair in a batch; pass `memory` if the source is already encoded."""
     memory = model.encode(batch.source, batch.source_mask) if memory is None else memory
-    chances = model.project(model.features(memory, batch.target)).float().log_softmax(-1)
-    nats = -chances.gather(-1, batch.wanted[..., None])[..., 0] * batch.target_mask
-    correct = (chances.argmax(-1) == batch.wanted) & batch.target_mask
+    log_probs = model.project(model.features(memory, batch.target)).float().log_softmax(-1)
+    nats = -log_probs.gather(-1, batch.wanted[..., None])[..., 0] * batch.target_mask
+    correct = (log_probs.argmax(-1) == batch.wanted) & batch.target_mask
     sums = [x.sum(1).tolist() for x in (nats.double(), batch.target_mask, correct)]
     return list(map(Likelihood, *sums))

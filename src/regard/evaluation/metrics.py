@@ -1,4 +1,4 @@
-"""What outputs are worth: sacreBLEU on detokenised text, chrF, exact match."""
+"""Translation metrics: sacreBLEU on detokenised text, chrF, exact match."""
 
 import math
 from collections.abc import Sequence
@@ -8,39 +8,39 @@ from sacrebleu.metrics.bleu import BLEU
 from sacrebleu.metrics.chrf import CHRF
 
 
-def quality(outputs: Sequence[str], references: Sequence[str]) -> dict[str, Any]:
-    """Corpus scores of `outputs`; the signatures say how each was computed."""
+def score_corpus(outputs: Sequence[str], references: Sequence[str]) -> dict[str, Any]:
+    """Corpus-level scores, with the sacreBLEU signature of each metric."""
     metrics = {"bleu": BLEU(), "bleu_lower": BLEU(lowercase=True), "chrf": CHRF()}
-    found: dict[str, Any] = {}
+    scores: dict[str, Any] = {}
     for name, metric in metrics.items():
-        found[name] = metric.corpus_score(list(outputs), [list(references)]).score
-    found["signatures"] = {name: str(m.get_signature()) for name, m in metrics.items()}
-    found["exact_match"] = exact_match(outputs, references)
-    return found
+        scores[name] = metric.corpus_score(list(outputs), [list(references)]).score
+    scores["signatures"] = {name: str(m.get_signature()) for name, m in metrics.items()}
+    scores["exact_match"] = exact_match(outputs, references)
+    return scores
 
 
 def bleu_lower(outputs: Sequence[str], references: Sequence[str]) -> float:
-    """The lower-cased BLEU of `quality`, alone."""
+    """Only the lower-cased BLEU of `score_corpus`."""
     return BLEU(lowercase=True).corpus_score(list(outputs), [list(references)]).score
 
 
 def exact_match(outputs: Sequence[str], references: Sequence[str]) -> float:
-    """The share of outputs that are the reference, to the letter."""
-    same = [output == reference for output, reference in zip(outputs, references, strict=True)]
-    return sum(same) / len(same)
+    """The fraction of outputs that equal their reference exactly."""
+    matches = [output == reference for output, reference in zip(outputs, references, strict=True)]
+    return sum(matches) / len(matches)
 
 
 def longest_fifth(sources: Sequence[str]) -> list[int]:
-    """Which sentences have the longest sources, a fifth of all; of equals, those that come first.
+    """The indices of the longest 20% of the sources, rounded up; earlier ones win ties.
 
-    In characters of the text as it stands: the same sentences whatever a model's tokens are.
+    Measured in characters of the raw text, so that the subset does not depend on the tokenizer.
     """
     by_length = sorted(range(len(sources)), key=lambda row: -len(sources[row]))
     return sorted(by_length[: math.ceil(len(sources) / 5)])
 
 
 def sentence_bleu(outputs: Sequence[str], references: Sequence[str]) -> list[str]:
-    """BLEU of each sentence by itself, to find the good and the bad ones."""
+    """Sentence-level BLEU of each output, formatted."""
     metric = BLEU(effective_order=True)
     pairs = zip(outputs, references, strict=True)
     return [

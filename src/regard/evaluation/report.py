@@ -1,4 +1,4 @@
-"""An evaluation for a person to read, and the outputs behind it."""
+"""Evaluation reports: tables for the terminal, and the outputs as TSV."""
 
 import re
 from pathlib import Path
@@ -11,33 +11,33 @@ from regard import files
 from regard.evaluation.metrics import sentence_bleu
 
 
-def show(found: dict[str, Any], console: Console) -> None:
-    """One row a beam width, then the first one by length of the source."""
-    title = f"{found['run']}, {found['split']}: {found['sentences']:,} sentences"
+def print_report(report: dict[str, Any], console: Console) -> None:
+    """A table with one row per beam width, then the first beam width by source length."""
+    title = f"{report['run']}, {report['split']}: {report['sentences']:,} sentences"
     console.print(title, style="bold", highlight=False)
     console.print(
-        f"perplexity {found['perplexity']:.3f}   bits per character "
-        f"{found['bits_per_character']:.3f}   token accuracy {found['token_accuracy']:.2%}\n",
+        f"perplexity {report['perplexity']:.3f}   bits per character "
+        f"{report['bits_per_character']:.3f}   token accuracy {report['token_accuracy']:.2%}\n",
         highlight=False,
     )
-    if not found["results"]:
-        console.print("a language model: no translations, so no BLEU", style="dim")
+    if not report["results"]:
+        console.print("language model: no translations, so no BLEU", style="dim")
         return
     columns = ("beam", "BLEU", "BLEU lower", "chrF", "exact match", "seconds", "sentences/s")
-    console.print(table(columns, [quality_row(result) for result in found["results"]]))
-    first = found["results"][0]
+    console.print(make_table(columns, [quality_row(result) for result in report["results"]]))
+    first = report["results"][0]
     console.print(f"BLEU: {first['signatures']['bleu']}\n", style="dim", highlight=False)
     columns = ("source tokens", "sentences", "exact match", "token accuracy", "")
-    console.print(table(columns, [length_row(part) for part in first["lengths"]]))
+    console.print(make_table(columns, [length_row(bucket) for bucket in first["lengths"]]))
 
 
-def table(columns: tuple[str, ...], rows: list[list[str]]) -> Table:
-    made = Table(box=None, header_style="bold")
+def make_table(columns: tuple[str, ...], rows: list[list[str]]) -> Table:
+    table = Table(box=None, header_style="bold")
     for name in columns:
-        made.add_column(name, justify="right" if name else "left")
+        table.add_column(name, justify="right" if name else "left")
     for row in rows:
-        made.add_row(*row)
-    return made
+        table.add_row(*row)
+    return table
 
 
 def quality_row(result: dict[str, Any]) -> list[str]:
@@ -51,23 +51,23 @@ def quality_row(result: dict[str, Any]) -> list[str]:
     ]
 
 
-def length_row(part: dict[str, Any]) -> list[str]:
+def length_row(bucket: dict[str, Any]) -> list[str]:
     return [
-        f"{part['from']} - {part['to']}",
-        str(part["sentences"]),
-        f"{part['exact_match']:.1%}",
-        f"{part['token_accuracy']:.1%}",
-        "█" * round(20 * part["exact_match"]),
+        f"{bucket['from']} - {bucket['to']}",
+        str(bucket["sentences"]),
+        f"{bucket['exact_match']:.1%}",
+        f"{bucket['token_accuracy']:.1%}",
+        "█" * round(20 * bucket["exact_match"]),
     ]
 
 
-def write_outputs(path: Path, pairs: list[tuple[str, str]], found: dict[str, Any]) -> None:
-    """A sentence a line (TSV): source, reference, and for each beam width the output and its BLEU."""
+def write_outputs(path: Path, pairs: list[tuple[str, str]], report: dict[str, Any]) -> None:
+    """Write a TSV, one sentence per line: source, reference, and output and BLEU for each beam width."""
     header, columns = ["source", "reference"], []
     references = [reference for _, reference in pairs]
-    for result in found["results"]:
+    for result in report["results"]:
         header += [f"beam {result['beam']}", "BLEU"]
         columns += [result["outputs"], sentence_bleu(result["outputs"], references)]
     lines = [header, *([*pair, *cells] for pair, *cells in zip(pairs, *columns, strict=True))]
-    plain = [[re.sub(r"[\t\r\n]", " ", cell) for cell in line] for line in lines]
-    files.write(path, "".join("\t".join(line) + "\n" for line in plain))
+    rows = [[re.sub(r"[\t\r\n]", " ", cell) for cell in line] for line in lines]
+    files.write(path, "".join("\t".join(row) + "\n" for row in rows))

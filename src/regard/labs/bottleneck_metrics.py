@@ -30,12 +30,12 @@ def accuracy_by_length(
     model: Model, tokenizers: TokenizerPair, pairs: list[Pair], edges: Sequence[int]
 ) -> list[float]:
     """Teacher-forced token accuracy, for target lengths low <= n < high between consecutive edges."""
-    from regard.evaluation import likelihoods, total
+    from regard.evaluation import aggregate, likelihoods
 
     scored = likelihoods(model, Encoded.of(pairs, tokenizers))
     lengths = [len(target) for _, target in pairs]
     return [
-        total(x for x, n in zip(scored, lengths, strict=True) if low <= n < high).token_accuracy
+        aggregate(x for x, n in zip(scored, lengths, strict=True) if low <= n < high).token_accuracy
         for low, high in pairwise(edges)
     ]
 

@@ -14,7 +14,7 @@ from pydantic import ValidationError
 from torch import Generator
 
 from regard.config.table import Table
-from regard.diagrams.themes import Theme, named
+from regard.diagrams.themes import Theme, get_theme
 from regard.errors import UserError
 from regard.labs.plotting import new_figure
 from regard.presets import describe_error
@@ -192,7 +192,7 @@ class Lab(ABC):
 
     def plot(self, result: Result, theme: str = "light") -> Figure:
         """Plot a result, with the claim as the title."""
-        colours = named(theme)
+        colours = get_theme(theme)
         figure = new_figure(self.claim, colours)
         self.draw(result, figure, colours)
         return figure

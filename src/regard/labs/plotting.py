@@ -9,8 +9,8 @@ from matplotlib.figure import Figure
 from matplotlib.layout_engine import ConstrainedLayoutEngine
 from matplotlib.ticker import MaxNLocator
 
-from regard.diagrams.figures import TITLE
-from regard.diagrams.layout import lines
+from regard.diagrams.canvas import TITLE
+from regard.diagrams.layout import wrap_title
 from regard.diagrams.themes import Theme
 
 WIDTH, HEIGHT = 9.6, 5.4  # inches: 16:9
@@ -20,9 +20,9 @@ def new_figure(claim: str, colours: Theme) -> Figure:
     """An empty figure with the claim as its title."""
     # Pads are in inches, spaces are fractions of a panel.
     layout = ConstrainedLayoutEngine(w_pad=0.2, h_pad=0.2, wspace=0.02, hspace=0.02)
-    figure = Figure(figsize=(WIDTH, HEIGHT), dpi=100, facecolor=colours.paper, layout=layout)
+    figure = Figure(figsize=(WIDTH, HEIGHT), dpi=100, facecolor=colours.background, layout=layout)
     FigureCanvasAgg(figure)
-    title = "\n".join(lines(claim, TITLE, WIDTH - 0.8))
+    title = "\n".join(wrap_title(claim, TITLE, WIDTH - 0.8))
     figure.suptitle(title, x=0.021, ha="left", size=TITLE, weight="bold", color=colours.text)
     return figure
 
@@ -31,7 +31,7 @@ def add_subplots(figure: Figure, colours: Theme, columns: int = 1, rows: int = 1
     """A grid of panels in the theme's colours, row by row."""
     panels = list(figure.subplots(rows, columns, squeeze=False).flat)
     for panel in panels:
-        panel.set_facecolor(colours.paper)
+        panel.set_facecolor(colours.background)
         panel.set_prop_cycle(color=colours.series)
         panel.spines[["top", "right"]].set_visible(False)
         panel.spines[["left", "bottom"]].set_color(colours.dimmed)

@@ -10,7 +10,7 @@ from typing import Any
 
 from regard import config as choices
 from regard.errors import UserError
-from regard.evaluation import likelihoods, total
+from regard.evaluation import aggregate, likelihoods
 from regard.models import Model, weights
 from regard.text.batch import Batches, Cut, Encoded
 from regard.training import checkpoint
@@ -122,7 +122,7 @@ class Loop:
         spent = time.perf_counter() - clock
         speed = (place.tokens - tokens) / spent
         place.seconds += spent
-        val = total(likelihoods(self.update.averaged, self.val, 2 * self.table.batch_tokens))
+        val = aggregate(likelihoods(self.update.averaged, self.val, 2 * self.table.batch_tokens))
         if not math.isfinite(val.loss):
             raise UserError(f"the validation loss became {val.loss} at step {place.step}")
         bleu = self.bleu(self.update.averaged) if self.bleu else None
