@@ -14,8 +14,8 @@ def lab(request):
 
 # Beyond the quick form: parameters with which a test can afford a lab that trains models.
 SMALL = {
-    "bottleneck": {"letters": 4, "longest": 12, "texts": 2000},
-    "extrapolation": {"kinds": "learned, relative-query, rotary"},
+    "bottleneck": {"letters": 4, "max_length": 12, "train_size": 2000},
+    "extrapolation": {"positions": "learned, relative-query, rotary"},
 }
 
 

@@ -44,7 +44,7 @@ def test_one_lab_tells_what_and_why(regard):
 def test_what_was_left_out_is_said_on_screen_and_on_paper(regard, tmp_path):
     said = regard("lab", "causality", "--set", "length=2", "--plots", tmp_path)
     assert said.code == 0
-    told = "left out: 3 of kind pretrained: its name has no default, so there is none to build\n"
+    told = "skipped: 3 of kind pretrained: its name has no default, so no model can be built\n"
     assert told in said.out
     assert f"\n- {told}\n" in (tmp_path / "labs.md").read_text("utf-8")
 
