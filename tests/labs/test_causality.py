@@ -142,7 +142,7 @@ def test_state_that_reads_ahead_is_detected(lab, monkeypatch, restrict, part, wo
 def test_model_that_ignores_its_input_is_detected(lab, monkeypatch, restrict):
     restrict()
     embed = Stacked._embed
-    monkeypatch.setattr(Stacked, "_embed", lambda *given: 0 * embed(*given) + 1)
+    monkeypatch.setattr(Stacked, "_embed", lambda *arguments: 0 * embed(*arguments) + 1)
     result = lab.run(length=5)
     assert not leaks(result)
     messages = [check.message for check in result.checks if not check.passed]

@@ -217,7 +217,7 @@ class ReceptiveField(Lab):
     """n layers of h argmax heads depend on at most (h + 1)^n positions, and can reach that bound."""
 
     name = "receptive-field"
-    claim = "n layers of h heads that attend to one position each have a receptive field of at most (h + 1)^n"
+    claim = "n layers of h heads that attend to one position each reach up to (h + 1)^n positions, no more"
     derivation = """
 With argmax, head i at position p copies one value: x_p <- x_p + sum_i W_i x_(s_i(p)). So x_p now depends on p
 itself, through the residual, and on h selected positions. If S_n is the largest number of positions that an

@@ -26,10 +26,7 @@ EXPONENTS = {
     "state space": (1, 1),
 }
 TOLERANCE = {"time": 0.35, "memory": 0.1}
-MAX_INTERVAL, EXTRA_ROUNDS = (
-    0.35,
-    4,
-)  # time again, up to so many rounds, until the intervals are small
+MAX_INTERVAL, EXTRA_ROUNDS = 0.35, 4  # repeat the timing while a confidence interval is wider
 
 
 class ScalingParameters(Parameters):
@@ -186,8 +183,8 @@ def fold(running_max, denominator, numerator, scores, values):
         grade=grade,
         background="""
 softmax(s) v = sum_j e^(s_j) v_j / sum_j e^(s_j). Both sums can be accumulated block by block, so only the
-sums need to be stored, however long the sequence. But e^s overflows for large s; subtracting the maximum from all
-scores leaves the quotient unchanged. The maximum over all later blocks is not known in advance.
+sums need to be stored, however long the sequence. But e^s overflows for large s; subtracting the maximum from
+all scores leaves the quotient unchanged. The maximum over all later blocks is not known in advance.
 """,
     )
 
