@@ -196,13 +196,13 @@ must have no effect: a masked position has a score of minus infinity.
 
         accuracies: dict[str, list[list[float]]] = {name: [] for name in MODELS}
         norms_by_model: dict[str, list[float]] = {}
-        parameters = {}
+        parameter_counts = {}
         for seed in range(first_seed, first_seed + params.seeds):
             for name in MODELS:
                 config = make_config(name, params, seed)
                 model, tokenizers = train(config, data)
                 accuracies[name].append(accuracy_by_length(model, tokenizers, data["test"], edges))
-                parameters[name] = model.parameter_count
+                parameter_counts[name] = model.parameter_count
                 if seed == first_seed:
                     batch = Encoded.of(probes, tokenizers).batch(range(len(probes)))
                     stages = {"before": init_model(config, tokenizers), "after": model}
@@ -210,7 +210,7 @@ must have no effect: a masked position has a score of minus infinity.
                         norms_by_model[f"{name}, {stage}"] = gradient_norms(
                             probed, batch, longest - 1
                         )
-        return summarise(params, lengths, accuracies, norms_by_model, parameters)
+        return summarise(params, lengths, accuracies, norms_by_model, parameter_counts)
 
     def draw(self, result: Result, figure: Figure, colours: Theme) -> None:
         data, params = result.figures, BottleneckParameters.model_validate(result.parameters)
@@ -247,7 +247,7 @@ def summarise(
     lengths: list[float],
     accuracies: dict[str, list[list[float]]],
     norms_by_model: dict[str, list[float]],
-    parameters: dict[str, int],
+    parameter_counts: dict[str, int],
 ) -> Findings:
     """Check the accuracy gap and the gradients; report the capacity K and the effect of positions."""
     from regard.compare.statistics import Summary
@@ -270,7 +270,7 @@ def summarise(
             "lengths": lengths,
             "models": list(MODELS),
             "accuracies": [accuracies[name] for name in MODELS],
-            "parameters": [parameters[name] for name in MODELS],
+            "parameters": [parameter_counts[name] for name in MODELS],
             "gradients": list(norms_by_model),
             "gradient_norms": list(norms_by_model.values()),
         },
