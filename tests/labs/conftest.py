@@ -14,8 +14,8 @@ def lab(request):
 
 # In addition to the lab's `quick` parameters: small enough to train models in a test.
 SMALL = {
-    "bottleneck": {"letters": 4, "longest": 12, "texts": 2000},
-    "extrapolation": {"kinds": "learned, relative-query, rotary"},
+    "bottleneck": {"letters": 4, "max_length": 12, "train_size": 2000},
+    "extrapolation": {"positions": "learned, relative-query, rotary"},
 }
 
 

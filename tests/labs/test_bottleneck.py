@@ -1,4 +1,4 @@
-"""Bottleneck: it fails when attention sees nothing, and measures gradients and what is held right."""
+"""Bottleneck: blind attention is detected; gradients, accuracies and the fit are correct."""
 
 import random
 
@@ -9,11 +9,11 @@ from regard import UserError, evaluation
 from regard.attention import SCORES
 from regard.evaluation import Likelihood
 from regard.labs.bottleneck import (
-    KINDS,
+    MODELS,
     BottleneckParameters,
+    check_baseline,
     context,
-    experiment,
-    without_attention,
+    make_config,
 )
 from regard.labs.bottleneck_metrics import (
     accuracy_by_length,
@@ -27,15 +27,15 @@ from regard.text.batch import Encoded
 from regard.text.tokenizer import TokenizerPair
 
 
-def test_attention_that_sees_nothing_is_noticed(lab, small, monkeypatch):
+def test_blind_attention_is_detected(lab, small, monkeypatch):
     monkeypatch.setitem(SCORES, "scaled-dot", SCORES["dummy"])
     result = lab.run(**small(lab))
     failed = [check.name for check in result.checks if not check.passed]
-    assert any(name.startswith("attention's gain on the longest") for name in failed)
-    assert any("gradient the first letter gets" in name for name in failed)
+    assert any(name.startswith("accuracy gained by attention on the longest") for name in failed)
+    assert any("gradient of the last loss at the first letter" in name for name in failed)
 
 
-def test_pairs_are_the_case_tasks():
+def test_pairs_follow_the_case_task():
     pairs = sample_pairs(37, range(3, 6), 5, random.Random(0))
     assert {len(target) for _, target in pairs} == {3, 4, 5}
     for source, target in pairs:
@@ -46,16 +46,16 @@ def test_pairs_are_the_case_tasks():
 
 @pytest.fixture
 def models():
-    """An untrained model of each kind, and a source whose tokens are all different."""
+    """An init_model model of each kind, and a source whose tokens are all distinct."""
     pairs = [("<U> abcde", "ABCDE")]
-    params = BottleneckParameters(width=7)
-    configs = [experiment(kind, params, seed=3) for kind in KINDS]
+    params = BottleneckParameters(hidden_dim=7)
+    configs = [make_config(kind, params, seed=3) for kind in MODELS]
     tokenizers = TokenizerPair.learn(configs[0].tokenizer, pairs, ("<U>", "<L>"))
     batch = Encoded.of(pairs, tokenizers).batch([0])
     return [init_model(config, tokenizers) for config in configs], batch, tokenizers
 
 
-def test_the_gradient_at_a_place_is_that_of_the_only_token_there(models):
+def test_gradient_at_a_position_is_the_embedding_gradient_of_its_token(models):
     for model in models[0]:
         batch = models[1]
         logits = model(batch.source, batch.source_mask, batch.target)[:, 4]
@@ -67,55 +67,55 @@ def test_the_gradient_at_a_place_is_that_of_the_only_token_there(models):
         )
 
 
-def test_the_models_differ_by_attention_and_positions_alone(models):
-    none, attention, placed = (
+def test_models_differ_only_in_attention_and_positions(models):
+    baseline, attention, positions = (
         {name: p.shape for name, p in m.named_parameters()} for m in models[0]
     )
-    assert attention == placed
-    assert {name: attention[name] for name in none if name != "output.weight"} == {
-        name: none[name] for name in none if name != "output.weight"
+    assert attention == positions
+    assert {name: attention[name] for name in baseline if name != "output.weight"} == {
+        name: baseline[name] for name in baseline if name != "output.weight"
     }
 
 
-def test_accuracy_is_that_of_the_lengths_between_edges(models, monkeypatch):
+def test_accuracy_by_length_bin(models, monkeypatch):
     pairs = [("<U> ab", "AB"), ("<U> abc", "ABC"), ("<U> abcd", "ABCD")]
-    told = [Likelihood(0.0, tokens=3, correct=3), Likelihood(0.0, 4, 0), Likelihood(0.0, 5, 4)]
-    monkeypatch.setattr(evaluation, "likelihoods", lambda model, data: told)
+    results = [Likelihood(0.0, tokens=3, correct=3), Likelihood(0.0, 4, 0), Likelihood(0.0, 5, 4)]
+    monkeypatch.setattr(evaluation, "likelihoods", lambda model, data: results)
     model, tokenizers = models[0][0], models[2]
     assert accuracy_by_length(model, tokenizers, pairs, [2, 3, 4, 5]) == [1, 0, 4 / 5]
     assert accuracy_by_length(model, tokenizers, pairs, [2, 4, 5]) == [3 / 7, 4 / 5]
 
 
-def test_the_fit_finds_what_is_held():
+def test_fit_recovers_the_capacity():
     lengths = [5.0, 9.0, 14.0]
-    held, error = fit_capacity(lengths, [expected_accuracy(3.7, n, 6) for n in lengths], 6)
-    assert held == pytest.approx(3.7, abs=0.006)
+    capacity, error = fit_capacity(lengths, [expected_accuracy(3.7, n, 6) for n in lengths], 6)
+    assert capacity == pytest.approx(3.7, abs=0.006)
     assert error < 0.01
     assert expected_accuracy(3.7, 2, 6) == 1
     assert expected_accuracy(0, 7, 5) == pytest.approx(1 / 5)
     assert fit_capacity(lengths, [0.9, 0.2, 0.9], 6)[1] > 1
 
 
-def test_an_rnn_that_learns_nothing_keeps_its_own_claim(lab, small):
+def test_rnn_check_holds_when_nothing_is_stored(lab, small):
     result = lab.run(**small(lab) | {"cell": "rnn"})
     assert result.passed, [check.message for check in result.checks if not check.passed]
-    assert any("letters that an rnn holds" in check.name for check in result.checks)
+    assert any("letters stored by an rnn" in check.name for check in result.checks)
 
 
 @pytest.mark.parametrize(
-    ("cell", "held", "passed"),
+    ("cell", "capacity", "passed"),
     [("rnn", 0.4, True), ("rnn", 3, False), ("gru", 3, True), ("lstm", 3, True), ("gru", 0, False)],
 )
-def test_what_is_asked_of_a_cell_without_attention(cell, held, passed):
+def test_baseline_check_by_cell(cell, capacity, passed):
     lengths, letters = [5.0, 9.0, 14.0], 7
-    forgets = [expected_accuracy(held, n, letters) for n in lengths]
-    runs = np.array([[1 / letters] * 3 if cell == "rnn" else forgets, forgets])
+    curve = [expected_accuracy(capacity, n, letters) for n in lengths]
+    runs = np.array([[1 / letters] * 3 if cell == "rnn" else curve, curve])
     params = BottleneckParameters(cell=cell, letters=letters)
-    assert without_attention(params, lengths, runs).passed is passed
+    assert check_baseline(params, lengths, runs).passed is passed
 
 
-def test_nothing_is_asked_of_positions(lab, small):
-    result = lab.run(**small(lab) | {"texts": 100, "epochs": 1.0, "seeds": 2})
+def test_positions_are_not_checked(lab, small):
+    result = lab.run(**small(lab) | {"train_size": 100, "epochs": 1.0, "seeds": 2})
     assert not any("position" in check.name for check in result.checks)
     assert isinstance(result.figures["positions_gain"], float)
     assert len(result.figures["gap_interval"]) == 1
@@ -123,13 +123,13 @@ def test_nothing_is_asked_of_positions(lab, small):
     assert [len(runs) for runs in result.figures["accuracies"]] == [2, 2, 2]
 
 
-def test_a_cell_that_there_is_not(lab):
+def test_unknown_cell(lab):
     with pytest.raises(UserError, match='lab bottleneck: cell: got "gruu"; choose gru, lstm, rnn'):
         lab.run(cell="gruu")
 
 
 @pytest.mark.parametrize(
-    ("wrong", "why"),
+    ("wrong", "explanation"),
     [
         (lambda d, h, mask: (h @ d).softmax(0) @ h, "minus infinity"),
         (lambda d, h, mask: ((h @ d).softmax(0) * mask) @ h, "minus infinity"),
@@ -139,6 +139,6 @@ def test_a_cell_that_there_is_not(lab):
         (lambda d, h, mask: ((h @ d).exp() * mask) / ((h @ d).exp() * mask).sum() @ h, "overflow"),
     ],
 )
-def test_wrong_answers_fail_with_a_word_of_why(lab, wrong, why):
-    failed = [remark.message for remark in lab.exercise.grade(wrong) if not remark.passed]
-    assert any(why in told and "places of which" in told for told in failed)
+def test_wrong_answers_fail_with_an_explanation(lab, wrong, explanation):
+    messages = [check.message for check in lab.exercise.grade(wrong) if not check.passed]
+    assert any(explanation in message and "source positions" in message for message in messages)

@@ -1,4 +1,4 @@
-"""Causality: every model is tried, and one future token, leaked anywhere, is noticed."""
+"""Causality: every model config is tested, and a leak of one future token is detected."""
 
 from itertools import islice
 
@@ -17,99 +17,103 @@ from regard.models.stack import Stacked
 
 
 @pytest.fixture(scope="module")
-def tried():
-    refused = set(LABS["causality"].run(length=2).figures["left_out"])
-    found = [choice for choice in causality.every() if choice.name not in refused]
-    return [config.Config(model=choice.value).model for choice in found]
+def tested():
+    skipped = set(LABS["causality"].run(length=2).figures["skipped"])
+    variants = [variant for variant in causality.model_variants() if variant.name not in skipped]
+    return [config.Config(model=variant.value).model for variant in variants]
 
 
-def in_field(tried, kind, *fields):
-    """The values of a field that models of a kind have."""
-    found = [table for table in tried if table.kind == kind]
+def field_values(tested, kind, *fields):
+    """The values of a nested config field over all tested models of one kind."""
+    values = [table for table in tested if table.kind == kind]
     for field in fields:
-        found = [getattr(table, field) for table in found if hasattr(table, field)]
-    return set(found)
+        values = [getattr(table, field) for table in values if hasattr(table, field)]
+    return set(values)
 
 
 @pytest.mark.parametrize("kind", ["transformer", "decoder-only"])
-def test_every_choice_of_a_stack_is_tried(tried, kind):
-    assert in_field(tried, kind, "position", "kind") == {*POSITIONS, "interleaved"}
-    assert in_field(tried, kind, "position", "scaling") == set(SCALINGS)
-    assert in_field(tried, kind, "position", "form") == {"bias", "query"}
-    assert in_field(tried, kind, "attention", "kind") == set(HEADS)
-    assert in_field(tried, kind, "attention", "score", "kind") == set(SCORES)
-    assert in_field(tried, kind, "attention", "normaliser", "kind") == set(NORMALISERS)
-    assert in_field(tried, kind, "attention", "kv_heads") == {None, 1, 2}
-    assert in_field(tried, kind, "attention", "window") == {None, 1, 2}
-    assert in_field(tried, kind, "mixer", "kind") == {"attention", "state-space"}
-    assert in_field(tried, kind, "activation") == set(FEEDS)
-    assert in_field(tried, kind, "norm") == set(NORMS)
-    assert in_field(tried, kind, "norm_position") == {"before", "after"}
-    together = {
-        (table.attention.kind, table.position.kind) for table in tried if table.kind == kind
-    }
-    assert ("latent", "rotary") in together
+def test_every_transformer_option_is_tested(tested, kind):
+    assert field_values(tested, kind, "position", "kind") == {*POSITIONS, "interleaved"}
+    assert field_values(tested, kind, "position", "scaling") == set(SCALINGS)
+    assert field_values(tested, kind, "position", "form") == {"bias", "query"}
+    assert field_values(tested, kind, "attention", "kind") == set(HEADS)
+    assert field_values(tested, kind, "attention", "score", "kind") == set(SCORES)
+    assert field_values(tested, kind, "attention", "normaliser", "kind") == set(NORMALISERS)
+    assert field_values(tested, kind, "attention", "kv_heads") == {None, 1, 2}
+    assert field_values(tested, kind, "attention", "window") == {None, 1, 2}
+    assert field_values(tested, kind, "mixer", "kind") == {"attention", "state-space"}
+    assert field_values(tested, kind, "activation") == set(FEEDS)
+    assert field_values(tested, kind, "norm") == set(NORMS)
+    assert field_values(tested, kind, "norm_position") == {"pre", "post"}
+    pairs = {(table.attention.kind, table.position.kind) for table in tested if table.kind == kind}
+    assert ("latent", "rotary") in pairs
 
 
-def test_every_choice_of_a_recurrent_model_is_tried(tried):
+def test_every_recurrent_option_is_tested(tested):
     kind = "recurrent"
-    assert in_field(tried, kind, "cell") == set(CELLS)
-    assert in_field(tried, kind, "decoder", "kind") == set(DECODERS)
-    assert in_field(tried, kind, "attention", "kind") == {"single-head", "none"}
-    assert in_field(tried, kind, "attention", "score", "kind") == set(SCORES)
-    assert in_field(tried, kind, "attention", "normaliser", "kind") == set(NORMALISERS)
-    assert in_field(tried, kind, "encoder", "position", "kind") == {"none", "sinusoidal", "learned"}
+    assert field_values(tested, kind, "cell") == set(CELLS)
+    assert field_values(tested, kind, "decoder", "kind") == set(DECODERS)
+    assert field_values(tested, kind, "attention", "kind") == {"single-head", "none"}
+    assert field_values(tested, kind, "attention", "score", "kind") == set(SCORES)
+    assert field_values(tested, kind, "attention", "normaliser", "kind") == set(NORMALISERS)
+    assert field_values(tested, kind, "encoder", "position", "kind") == {
+        "none",
+        "sinusoidal",
+        "learned",
+    }
 
 
-def test_what_is_left_out_is_told_with_its_reason(lab):
+def test_skipped_configs_are_reported_with_a_reason(lab):
     result = lab.run(length=2)
-    found = result.figures
-    names = [choice.name for choice in causality.every()]
-    assert sorted(found["names"] + found["left_out"]) == sorted(names)
+    figures = result.figures
+    names = [variant.name for variant in causality.model_variants()]
+    assert sorted(figures["names"] + figures["skipped"]) == sorted(names)
     assert {"kind=pretrained", "kind=recurrent encoder.position.kind=alibi"} < set(
-        found["left_out"]
+        figures["skipped"]
     )
     assert result.notes == result.to_dict()["notes"]
-    assert sum(int(note.split()[2]) for note in result.notes) == len(found["left_out"])
+    assert sum(int(note.split()[1]) for note in result.notes) == len(figures["skipped"])
     assert any(
-        note.endswith("of kind pretrained: its name has no default, so there is none to build")
+        note.endswith("of kind pretrained: its name has no default, so no model can be built")
         for note in result.notes
     )
-    why = "the position speaks in self-attention, which a recurrent encoder has not"
-    assert f"left out: 11 of kind recurrent: {why}" in result.notes
+    reason = "the position acts in self-attention, and a recurrent encoder has none"
+    assert f"skipped: 11 of kind recurrent: {reason}" in result.notes
 
 
-def test_choices_are_told_as_one_would_set_them():
-    found = {choice.name: choice.value for choice in list_variants(config.Rotary)}
-    assert list(found) == [
+def test_variant_names_are_config_settings():
+    values = {variant.name: variant.value for variant in list_variants(config.Rotary)}
+    assert list(values) == [
         "kind=rotary",
         *(f"kind=rotary scaling={scaling}" for scaling in list(SCALINGS)[1:]),
     ]
-    for value in found.values():
+    for value in values.values():
         config.Rotary.model_validate(value)
 
 
 @pytest.fixture
-def few(monkeypatch):
-    """The plainest of each kind, and those whose settings hold a word."""
+def restrict(monkeypatch):
+    """Test only the baseline of each family and the variants whose settings contain a word."""
 
-    def only(word=None):
-        def some(family):
+    def restrict_to(word=None):
+        def filtered(family):
             yield from islice(table_variants(family), 1)
-            yield from (choice for choice in table_variants(family) if word and word in choice.name)
+            yield from (
+                variant for variant in table_variants(family) if word and word in variant.name
+            )
 
-        monkeypatch.setattr(causality, "table_variants", some)
+        monkeypatch.setattr(causality, "table_variants", filtered)
         monkeypatch.setattr(causality, "kind_pairs", lambda family: ())
 
-    return only
+    return restrict_to
 
 
 def leaks(result):
     return [c for c in result.checks if not c.passed and c.name.startswith("largest change before")]
 
 
-def test_a_mask_that_shows_the_next_token_is_noticed(lab, monkeypatch, few):
-    few()
+def test_mask_that_shows_the_next_token_is_detected(lab, monkeypatch, restrict):
+    restrict()
     assert lab.run(length=5).passed
     monkeypatch.setattr(
         "regard.models.stack.causal_mask", lambda q, k: k[..., None, :] <= q[..., :, None] + 1
@@ -117,84 +121,95 @@ def test_a_mask_that_shows_the_next_token_is_noticed(lab, monkeypatch, few):
     result = lab.run(length=5)
     names = " ".join(check.message for check in leaks(result))
     assert not result.passed
-    assert "The future leaks in: kind=transformer" in names
-    assert "The future leaks in: kind=decoder-only" in names
+    assert "Future tokens leak in: kind=transformer" in names
+    assert "Future tokens leak in: kind=decoder-only" in names
     assert "kind=recurrent" not in names
 
 
 @pytest.mark.parametrize(
-    ("part", "word", "noticed"),
+    ("part", "word", "detected"),
     [(Causal, "state-space", "mixer.kind=state-space"), (Cell, None, "kind=recurrent")],
 )
-def test_a_state_that_has_read_on_is_noticed(lab, monkeypatch, few, part, word, noticed):
-    few(word)
+def test_state_that_reads_ahead_is_detected(lab, monkeypatch, restrict, part, word, detected):
+    restrict(word)
     forward = part.forward
     monkeypatch.setattr(
         part, "forward", lambda self, x, *rest: forward(self, x.roll(-1, dims=1), *rest)
     )
-    assert any(noticed in check.message for check in leaks(lab.run(length=5)))
+    assert any(detected in check.message for check in leaks(lab.run(length=5)))
 
 
-def test_a_model_that_reads_nothing_is_noticed(lab, monkeypatch, few):
-    few()
+def test_model_that_ignores_its_input_is_detected(lab, monkeypatch, restrict):
+    restrict()
     embed = Stacked._embed
-    monkeypatch.setattr(Stacked, "_embed", lambda *given: 0 * embed(*given) + 1)
+    monkeypatch.setattr(Stacked, "_embed", lambda *arguments: 0 * embed(*arguments) + 1)
     result = lab.run(length=5)
     assert not leaks(result)
-    dull = [check.message for check in result.checks if not check.passed]
-    assert len(dull) == 2
-    assert all("A token is read and nothing comes of it: kind=" in told for told in dull)
+    messages = [check.message for check in result.checks if not check.passed]
+    assert len(messages) == 2
+    assert all("A token has no effect on its own output: kind=" in message for message in messages)
 
 
-def test_a_users_own_position_is_tried_too(lab, monkeypatch, few):
+def test_registered_position_is_tested(lab, monkeypatch, restrict):
     class Ahead(Position):
-        """Adds what stands at the next place."""
+        """Adds the embedding of the next token."""
 
         def embed(self, x, at):
             return x + x.roll(-1, dims=1)
 
     monkeypatch.setitem(POSITIONS, "ahead", Ahead)
     monkeypatch.setitem(config.EXTENSIONS, "position", {"ahead"})
-    few("ahead")
-    found = leaks(lab.run(length=5))
-    assert [check.message.split(": ")[-1] for check in found] == [
+    restrict("ahead")
+    assert [check.message.split(": ")[-1] for check in leaks(lab.run(length=5))] == [
         "kind=transformer position.kind=ahead",
         "kind=decoder-only position.kind=ahead",
     ]
 
 
-def test_a_users_own_position_that_is_refused_is_told_too(lab, monkeypatch, few):
+def test_registered_position_that_raises_is_reported(lab, monkeypatch, restrict):
     class Odd(Position):
-        """Speaks in self-attention, and refuses to."""
+        """Raises an error when it is built."""
 
         def __init__(self, *sizes):
-            raise UserError(f'no "odd" places for {sizes[0]}: give it a rest')
+            raise UserError(f'no "odd" slots for {sizes[0]}: choose another')
 
     monkeypatch.setitem(POSITIONS, "odd", Odd)
     monkeypatch.setitem(config.EXTENSIONS, "position", {"odd"})
-    few("odd")
-    told = lab.run(length=3).notes
-    assert "left out: 1 of kind decoder-only: no places for 16" in told
+    restrict("odd")
+    notes = lab.run(length=3).notes
+    assert "skipped: 1 of kind decoder-only: no slots for 16" in notes
 
 
-def test_another_right_answer(lab):
-    def mask(new, read):
-        return torch.ones(new, read + new, dtype=torch.bool).tril(read)
+def test_equivalent_answer_passes(lab):
+    def mask(new, cached):
+        return torch.ones(new, cached + new, dtype=torch.bool).tril(cached)
 
-    assert all(remark.passed for remark in lab.exercise.grade(mask))
+    assert all(check.passed for check in lab.exercise.grade(mask))
 
 
 @pytest.mark.parametrize(
-    ("wrong", "told"),
+    ("wrong", "explanation"),
     [
-        (lambda new, read: torch.ones(new, read + new).bool(), "reaches new token"),
-        (lambda new, read: torch.ones(new, read + new).bool().tril(), "does not reach new token"),
-        (lambda new, read: torch.ones(new, read + new).bool().tril(read + 1), "reaches new token"),
-        (lambda new, read: torch.ones(new, read + new).bool().tril(read - 1), "does not reach"),
-        (lambda new, read: ~torch.ones(new, read + new).bool().tril(read), "reaches new token"),
+        (lambda new, cached: torch.ones(new, cached + new).bool(), "reaches new token"),
+        (
+            lambda new, cached: torch.ones(new, cached + new).bool().tril(),
+            "does not reach new token",
+        ),
+        (
+            lambda new, cached: torch.ones(new, cached + new).bool().tril(cached + 1),
+            "reaches new token",
+        ),
+        (
+            lambda new, cached: torch.ones(new, cached + new).bool().tril(cached - 1),
+            "does not reach",
+        ),
+        (
+            lambda new, cached: ~torch.ones(new, cached + new).bool().tril(cached),
+            "reaches new token",
+        ),
     ],
 )
-def test_wrong_answers_fail_with_a_word_of_why(lab, wrong, told):
-    remarks = [remark for remark in lab.exercise.grade(wrong) if not remark.passed]
-    assert remarks
-    assert any(told in remark.message and "read = " in remark.message for remark in remarks)
+def test_wrong_answers_fail_with_an_explanation(lab, wrong, explanation):
+    checks = [check for check in lab.exercise.grade(wrong) if not check.passed]
+    assert checks
+    assert any(explanation in check.message and "cached = " in check.message for check in checks)

@@ -1,4 +1,4 @@
-"""Copying: it fails when the look-up is not the law's, and grades what readers write."""
+"""Copying: the checks fail for another score, and the worksheet is graded."""
 
 import pytest
 import torch
@@ -9,21 +9,21 @@ from regard.labs.copying import query
 
 
 @pytest.mark.parametrize("beta", [0, 3.5, 20])
-def test_the_closed_form(lab, beta):
-    found = lab.run(beta=beta, keys=7, width=11).figures
-    assert found["alpha"] == pytest.approx(
+def test_closed_form(lab, beta):
+    figures = lab.run(beta=beta, keys=7, width=11).figures
+    assert figures["alpha"] == pytest.approx(
         torch.tensor(beta).exp() / (torch.tensor(beta).exp() + 6)
     )
 
 
-def test_a_scaled_score_is_noticed(lab, monkeypatch):
+def test_scaled_score_is_detected(lab, monkeypatch):
     monkeypatch.setitem(SCORES, "dot", SCORES["scaled-dot"])
     result = lab.run()
     assert not result.passed
     assert not result.checks[0].passed
 
 
-def test_more_keys_than_room(lab):
+def test_more_keys_than_dimensions(lab):
     with pytest.raises(UserError, match="12 orthonormal keys need a width of 12 or more, not 11"):
         lab.run(keys=12, width=11)
 
@@ -37,8 +37,8 @@ def test_more_keys_than_room(lab):
         lambda keys, j, beta: -query(keys, j, beta),
     ],
 )
-def test_wrong_answers_fail_with_a_word_of_why(lab, wrong):
-    failed = [remark for remark in lab.exercise.grade(wrong) if not remark.passed]
+def test_wrong_answers_fail_with_an_explanation(lab, wrong):
+    failed = [check for check in lab.exercise.grade(wrong) if not check.passed]
     assert failed
-    assert "orthonormal keys of width" in failed[0].message
+    assert "orthonormal keys of dimension" in failed[0].message
     assert "dot product" in failed[0].message or "e^beta" in failed[0].message

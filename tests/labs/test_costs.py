@@ -1,4 +1,4 @@
-"""Costs: every count is exact, and keys and values that are not shared are noticed."""
+"""Costs: every count is exact, and keys and values that are not shared are detected."""
 
 import pytest
 
@@ -8,38 +8,38 @@ from regard.attention.scores import ScaledDot
 from regard.models.past import Past
 
 M, N, D, H, G = 13, 5, 7, 6, 3
-SIZES = {"tokens": M, "queries": N, "width": D, "heads": H, "groups": G}
+SIZES = {"tokens": M, "queries": N, "d_model": D, "heads": H, "groups": G}
 
 
-def test_the_formulas(lab):
+def test_formulas(lab):
     result = lab.run(**SIZES)
-    found = result.figures
+    figures = result.figures
     assert result.passed
-    whole = H * (3 * M * D**2 + 2 * M**2 * D) + H * M * D**2
-    assert dict(zip(found["cases"], found["flops"], strict=True)) == {
-        "self": 2 * whole,
-        "causal": 2 * whole,
+    full = H * (3 * M * D**2 + 2 * M**2 * D) + H * M * D**2
+    assert dict(zip(figures["cases"], figures["flops"], strict=True)) == {
+        "self": 2 * full,
+        "causal": 2 * full,
         "cross": 2 * (H * (N * D**2 + 2 * M * D**2 + 2 * M * N * D) + H * N * D**2),
-        "multi-query": 2 * (whole - 2 * M * D**2 * (H - 1)),
-        "grouped-query, g = 3": 2 * (whole - 2 * M * D**2 * (H - G)),
+        "multi-query": 2 * (full - 2 * M * D**2 * (H - 1)),
+        "grouped-query, g = 3": 2 * (full - 2 * M * D**2 * (H - G)),
     }
-    assert found["saved_multi_query"] == 2 * M * D**2 * (H - 1)
-    assert found["saved_grouped"] == 2 * M * D**2 * (H - G)
-    assert found["cache"] == [2 * H * M * D, 2 * M * D, 2 * G * M * D]
-    assert found["without_the_sheets_m"] == whole - (M - 1) * H * D**2
+    assert figures["saved_multi_query"] == 2 * M * D**2 * (H - 1)
+    assert figures["saved_grouped"] == 2 * M * D**2 * (H - G)
+    assert figures["cache"] == [2 * H * M * D, 2 * M * D, 2 * G * M * D]
+    assert figures["without_the_sheets_m"] == full - (M - 1) * H * D**2
     assert "sheet's worked solution drops this M" in lab.derivation
 
 
-def test_pytorch_counts_nothing_for_the_fused_kernel(lab):
-    maps_alone = 2 * 4 * H * M * D**2
-    assert lab.run(**SIZES).figures["flops_fused"] == maps_alone
+def test_pytorch_counts_0_for_the_fused_kernel(lab):
+    projections = 2 * 4 * H * M * D**2
+    assert lab.run(**SIZES).figures["flops_fused"] == projections
 
 
 @pytest.mark.parametrize(
     "sizes",
-    [SIZES | {"tokens": 1}, SIZES | {"width": 1}, SIZES | {"groups": 1}, SIZES | {"groups": 6}],
+    [SIZES | {"tokens": 1}, SIZES | {"d_model": 1}, SIZES | {"groups": 1}, SIZES | {"groups": 6}],
 )
-def test_any_size(lab, sizes):
+def test_other_sizes(lab, sizes):
     assert lab.run(**sizes).passed
 
 
@@ -47,7 +47,7 @@ def failed(result):
     return [check.name for check in result.checks if not check.passed]
 
 
-def test_keys_that_are_not_shared_are_noticed(lab, monkeypatch):
+def test_unshared_keys_are_detected(lab, monkeypatch):
     make = MultiHead.__init__
 
     def unshared(self, *sizes, kv_heads=None, **options):
@@ -55,16 +55,16 @@ def test_keys_that_are_not_shared_are_noticed(lab, monkeypatch):
 
     monkeypatch.setattr(MultiHead, "__init__", unshared)
     assert failed(lab.run(**SIZES)) == [
-        "flops, multi-query: twice the products",
-        "flops, grouped-query, g = 3: twice the products",
-        "products saved by multi-query",
-        "products saved by g = 3",
-        "numbers in the cache, multi-query",
-        "numbers in the cache, g = 3",
+        "flops, multi-query: twice the MACs",
+        "flops, grouped-query, g = 3: twice the MACs",
+        "MACs saved by multi-query",
+        "MACs saved by g = 3",
+        "KV cache elements, multi-query",
+        "KV cache elements, g = 3",
     ]
 
 
-def test_scores_that_are_computed_twice_are_noticed(lab, monkeypatch):
+def test_scores_computed_twice_are_detected(lab, monkeypatch):
     score = ScaledDot.forward
     monkeypatch.setattr(
         ScaledDot, "forward", lambda self, q, k: (score(self, q, k) + score(self, q, k)) / 2
@@ -78,46 +78,48 @@ def test_scores_that_are_computed_twice_are_noticed(lab, monkeypatch):
     ]
 
 
-def test_a_cache_that_holds_copies_is_noticed(lab, monkeypatch):
+def test_cache_that_holds_copies_is_detected(lab, monkeypatch):
     add = Past.add
 
     def twice(self, keys, values):
-        found = add(self, keys, values)
+        result = add(self, keys, values)
         self.keys = keys.repeat(1, 2, 1, 1)
-        return found
+        return result
 
     monkeypatch.setattr(Past, "add", twice)
-    assert "numbers in the cache, multi-query" in failed(lab.run(**SIZES))
+    assert "KV cache elements, multi-query" in failed(lab.run(**SIZES))
 
 
-def test_a_failed_count_is_told_to_the_last_digit(lab, monkeypatch):
-    monkeypatch.setattr("regard.labs.costs.saved", lambda *sizes: 1)
-    told = [check.message for check in lab.run(tokens=512, width=16).checks if not check.passed]
-    assert "products saved by multi-query: 1310720 ≠ 1" in told
+def test_failed_count_is_shown_exactly(lab, monkeypatch):
+    monkeypatch.setattr("regard.labs.costs.saved_macs", lambda *sizes: 1)
+    messages = [
+        check.message for check in lab.run(tokens=512, d_model=16).checks if not check.passed
+    ]
+    assert "MACs saved by multi-query: 1310720 ≠ 1" in messages
 
 
-def test_heads_that_cannot_share_equally(lab):
-    with pytest.raises(UserError, match="6 heads cannot share 4 keys and values equally"):
+def test_heads_not_divisible_by_groups(lab):
+    with pytest.raises(UserError, match="6 heads cannot be divided into 4 key/value groups"):
         lab.run(heads=6, groups=4)
 
 
-def dropped_m(tokens, width, heads, groups):
-    """As on the sheet."""
-    whole = (heads + 2 * groups) * tokens * width**2 + 2 * heads * tokens**2 * width
-    return whole + heads * width**2
+def dropped_m(tokens, d_model, heads, groups):
+    """The formula of the discussion sheet."""
+    full = (heads + 2 * groups) * tokens * d_model**2 + 2 * heads * tokens**2 * d_model
+    return full + heads * d_model**2
 
 
-def shared_scores(tokens, width, heads, groups):
-    return (2 * heads + 2 * groups) * tokens * width**2 + 2 * groups * tokens**2 * width
+def shared_scores(tokens, d_model, heads, groups):
+    return (2 * heads + 2 * groups) * tokens * d_model**2 + 2 * groups * tokens**2 * d_model
 
 
-def flops(tokens, width, heads, groups):
-    return 2 * ((2 * heads + 2 * groups) * tokens * width**2 + 2 * heads * tokens**2 * width)
+def flops(tokens, d_model, heads, groups):
+    return 2 * ((2 * heads + 2 * groups) * tokens * d_model**2 + 2 * heads * tokens**2 * d_model)
 
 
 @pytest.mark.parametrize("wrong", [dropped_m, shared_scores, flops])
-def test_wrong_answers_fail_with_a_word_of_why(lab, wrong):
-    remarks = [remark for remark in lab.exercise.grade(wrong) if not remark.passed]
-    assert remarks
-    assert "products(tokens=" in remarks[0].message
-    assert "for each of M tokens" in remarks[0].message
+def test_wrong_answers_fail_with_an_explanation(lab, wrong):
+    checks = [check for check in lab.exercise.grade(wrong) if not check.passed]
+    assert checks
+    assert "macs(tokens=" in checks[0].message
+    assert "for each of M tokens" in checks[0].message

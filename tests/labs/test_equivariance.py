@@ -1,4 +1,4 @@
-"""Equivariance: it fails when something else tells the order, or when a position says nothing."""
+"""Equivariance: the lab fails when something else encodes the order, or when a position does not."""
 
 import pytest
 import torch
@@ -9,14 +9,14 @@ from regard.labs import equivariance
 from regard.labs.config_variants import list_variants
 
 
-class Silent(Position):
-    """Takes any options, and says nothing."""
+class NoOp(Position):
+    """Takes any options, and has no effect."""
 
     def __init__(self, width, heads, head_dim, **options):
         super().__init__(width, heads, head_dim)
 
 
-class Counted(Position):
+class IndexAdded(Position):
     """x + t"""
 
     def embed(self, x, at):
@@ -27,38 +27,38 @@ def failed(result):
     return [check.name for check in result.checks if not check.passed]
 
 
-def test_every_kind_of_position_is_tried(lab):
+def test_every_position_is_tested(lab):
     cases = lab.run().figures["cases"]
     assert {case.split(",")[0] for case in cases} >= set(POSITIONS) - {"none"}
     assert {"relative, form=query", "rotary, scaling=yarn", "causal mask"} <= set(cases)
 
 
 @pytest.mark.parametrize("kind", [kind for kind in POSITIONS if kind != "none"])
-def test_a_position_that_says_nothing_is_noticed(lab, monkeypatch, kind):
-    monkeypatch.setitem(POSITIONS, kind, Silent)
+def test_position_without_effect_is_detected(lab, monkeypatch, kind):
+    monkeypatch.setitem(POSITIONS, kind, NoOp)
     names = failed(lab.run())
     assert f"gap with {kind}" in names
     assert all(name.startswith(f"gap with {kind}") for name in names)
 
 
-def test_a_place_where_there_should_be_none_is_noticed(lab, monkeypatch):
-    monkeypatch.setitem(POSITIONS, "none", Counted)
+def test_position_in_the_plain_layer_is_detected(lab, monkeypatch):
+    monkeypatch.setitem(POSITIONS, "none", IndexAdded)
     assert failed(lab.run()) == ["gap with no position, no mask"]
 
 
-def test_a_mask_that_hides_nothing_is_noticed(lab, monkeypatch):
+def test_mask_that_hides_nothing_is_detected(lab, monkeypatch):
     monkeypatch.setattr(equivariance, "causal_mask", lambda q, k: causal_mask(q, k) | True)
     assert failed(lab.run()) == ["gap with causal mask"]
 
 
-def test_a_users_own_position_is_tried_too(lab, monkeypatch):
-    monkeypatch.setitem(POSITIONS, "mine", Silent)
+def test_registered_position_is_tested(lab, monkeypatch):
+    monkeypatch.setitem(POSITIONS, "mine", NoOp)
     monkeypatch.setitem(config.EXTENSIONS, "position", {"mine"})
     assert failed(lab.run()) == ["gap with mine"]
 
 
-def test_a_kind_without_defaults_is_left_out(lab, monkeypatch):
-    class Stepped(Counted):
+def test_kind_without_defaults_is_skipped(lab, monkeypatch):
+    class Stepped(IndexAdded):
         def __init__(self, width, heads, head_dim, step):
             super().__init__(width, heads, head_dim)
 
@@ -69,7 +69,7 @@ def test_a_kind_without_defaults_is_left_out(lab, monkeypatch):
     assert "stepped" not in result.figures["cases"]
 
 
-def test_kinds_in_a_file_of_the_users_are_known(monkeypatch, tmp_path):
+def test_kinds_from_a_plugin_file_are_known(monkeypatch, tmp_path):
     monkeypatch.setitem(config.EXTENSIONS, "position", set())
     file = tmp_path / "kinds_of_equivariance.py"
     file.write_text('from regard.config import EXTENSIONS\nEXTENSIONS["position"].add("filed")\n')
@@ -79,28 +79,28 @@ def test_kinds_in_a_file_of_the_users_are_known(monkeypatch, tmp_path):
 
 @pytest.mark.parametrize("seed", range(3))
 def test_three_tokens_suffice(lab, seed):
-    assert lab.run(seed=seed, tokens=3, width=8, orders=1).passed
+    assert lab.run(seed=seed, tokens=3, d_model=8, permutations=1).passed
 
 
-def test_another_right_answer(lab):
-    def restore(outputs, order):
-        straight = torch.empty_like(outputs)
-        straight[order] = outputs
-        return straight
+def test_equivalent_answer_passes(lab):
+    def restore(outputs, permutation):
+        restored = torch.empty_like(outputs)
+        restored[permutation] = outputs
+        return restored
 
-    assert all(remark.passed for remark in lab.exercise.grade(restore))
+    assert all(check.passed for check in lab.exercise.grade(restore))
 
 
 @pytest.mark.parametrize(
     "wrong",
     [
-        lambda outputs, order: outputs,
-        lambda outputs, order: outputs[order],
-        lambda outputs, order: outputs.flip(0),
+        lambda outputs, permutation: outputs,
+        lambda outputs, permutation: outputs[permutation],
+        lambda outputs, permutation: outputs.flip(0),
     ],
 )
-def test_wrong_answers_fail_with_a_word_of_why(lab, wrong):
-    remarks = [remark for remark in lab.exercise.grade(wrong) if not remark.passed]
-    assert remarks
-    assert "A(X[order]) is A(X)[order]" in remarks[0].message
-    assert "order = [" in remarks[0].message
+def test_wrong_answers_fail_with_an_explanation(lab, wrong):
+    checks = [check for check in lab.exercise.grade(wrong) if not check.passed]
+    assert checks
+    assert "A(X[permutation]) is A(X)[permutation]" in checks[0].message
+    assert "permutation = [" in checks[0].message

@@ -1,4 +1,4 @@
-"""Extrapolation: every kind is tried, and positions that lie are noticed."""
+"""Extrapolation: every kind of position is tested, and incorrect positions are detected."""
 
 import random
 from itertools import pairwise
@@ -12,12 +12,12 @@ from regard.attention.positions import SCALINGS, Relative
 from regard.config import Interleaved, kinds
 from regard.config import Relative as RelativeTable
 from regard.labs.extrapolation import (
-    KINDS,
     SCALED,
+    TRAINED,
     ExtrapolationParameters,
     bias,
-    experiment,
-    scaled,
+    make_config,
+    scale_rotary,
 )
 from regard.labs.recall_task import accuracy_by_position, sample_pairs, sample_text
 from regard.labs.training import init_model
@@ -28,82 +28,82 @@ def failed(result):
     return [check.name for check in result.checks if not check.passed]
 
 
-def test_every_kind_of_position_is_tried():
-    assert {table["kind"] for table in KINDS.values()} == {*POSITIONS, *kinds(Interleaved)}
-    forms = {table["form"] for table in KINDS.values() if table["kind"] == "relative"}
+def test_every_position_is_tested():
+    assert {table["kind"] for table in TRAINED.values()} == {*POSITIONS, *kinds(Interleaved)}
+    forms = {table["form"] for table in TRAINED.values() if table["kind"] == "relative"}
     assert forms == set(RelativeTable.model_fields["form"].annotation.__args__)
     assert {"none", *SCALED} == set(SCALINGS)
 
 
-def test_frequencies_that_are_not_scaled_are_noticed(lab, small, monkeypatch):
+def test_unscaled_frequencies_are_detected(lab, small, monkeypatch):
     monkeypatch.setitem(SCALINGS, "yarn", SCALINGS["none"])
-    result = lab.run(**small(lab) | {"kinds": "rotary"})
-    assert failed(result) == ["what yarn's scaling gains rotary, farthest out: worst seed"]
+    result = lab.run(**small(lab) | {"positions": "rotary"})
+    assert failed(result) == ["accuracy gained by yarn over rotary, far beyond it: worst seed"]
 
 
-def test_distances_that_depend_on_the_place_are_noticed(lab, small, monkeypatch):
+def test_bias_by_absolute_position_is_detected(lab, small, monkeypatch):
     class Absolute(Relative):
-        def bias(self, query, query_at, key_at):
-            return super().bias(query, 0 * query_at, key_at)
+        def bias(self, query, query_position_ids, key_position_ids):
+            return super().bias(query, 0 * query_position_ids, key_position_ids)
 
     monkeypatch.setitem(POSITIONS, "relative", Absolute)
-    result = lab.run(**small(lab) | {"kinds": "relative-query"})
+    result = lab.run(**small(lab) | {"positions": "relative-query"})
     assert failed(result) == ["relative-query, beyond it: worst seed"]
 
 
-def test_every_question_is_answered_by_the_latest_capital():
-    chance, asked = random.Random(0), 0
+def test_every_answer_is_the_latest_capital():
+    rng, count = random.Random(0), 0
     for _ in range(50):
-        said = sample_text(37, chance)
-        assert len(said) == 37
-        for place, (sign, after) in enumerate(pairwise(said)):
-            if sign == "?":
-                capitals = [letter for letter in said[:place] if letter.isupper()]
-                assert after == capitals[-1].lower()
-                asked += 1
-    assert asked > 100
+        sequence = sample_text(37, rng)
+        assert len(sequence) == 37
+        for i, (character, following) in enumerate(pairwise(sequence)):
+            if character == "?":
+                capitals = [letter for letter in sequence[:i] if letter.isupper()]
+                assert following == capitals[-1].lower()
+                count += 1
+    assert count > 100
 
 
 @pytest.fixture
-def small_world():
-    """Parameters, long texts, and how they are read."""
-    params = ExtrapolationParameters(trained=18, factor=2)
+def setup():
+    """Lab settings, long sequences, a tokenizer and a config."""
+    params = ExtrapolationParameters(train_length=18, factor=2)
     pairs = sample_pairs(53, 36, 36, random.Random(1))
-    config = experiment(KINDS["rotary"], params, seed=3)
+    config = make_config(TRAINED["rotary"], params, seed=3)
     return params, pairs, TokenizerPair.learn(config.tokenizer, pairs, ()), config
 
 
-def test_answers_are_counted_at_their_places(small_world):
-    _, pairs, tokenizers, _ = small_world
+def test_accuracy_by_position(setup):
+    _, pairs, tokenizers, _ = setup
 
-    def knows_the_first_half(source, mask, target):
-        ids = [tokenizers.target.encode(said) for _, said in pairs]
-        wanted = torch.tensor(ids)
-        wanted[:, 18:] = tokenizers.target.ids["a"]
-        right = torch.nn.functional.one_hot(wanted, tokenizers.target.size).float()
-        right[:, :, tokenizers.target.ids["?"]] = 2  # no letter, so no answer
-        return torch.nn.functional.pad(right, (0, 0, 0, 1))
+    def answer_first_half(source, mask, target):
+        ids = [tokenizers.target.encode(sequence) for _, sequence in pairs]
+        labels = torch.tensor(ids)
+        labels[:, 18:] = tokenizers.target.ids["a"]
+        logits = torch.nn.functional.one_hot(labels, tokenizers.target.size).float()
+        logits[:, :, tokenizers.target.ids["?"]] = 2  # not a letter, so never an answer
+        return torch.nn.functional.pad(logits, (0, 0, 0, 1))
 
-    shares = accuracy_by_position(knows_the_first_half, tokenizers, pairs, 3)  # type: ignore[arg-type]
-    assert shares[:6] == [1] * 6
-    answers = [
-        (place, letter)
-        for _, said in pairs
-        for place, letter in enumerate(said)
-        if place and said[place - 1] == "?"
+    accuracies = accuracy_by_position(answer_first_half, tokenizers, pairs, 3)  # type: ignore[arg-type]
+    assert accuracies[:6] == [1] * 6
+    questions = [
+        (position, letter)
+        for _, sequence in pairs
+        for position, letter in enumerate(sequence)
+        if position and sequence[position - 1] == "?"
     ]
     for i in range(6, 12):
-        asked = [letter for place, letter in answers if place // 3 == i]
-        assert shares[i] == pytest.approx(asked.count("a") / len(asked))
+        letters = [letter for position, letter in questions if position // 3 == i]
+        assert accuracies[i] == pytest.approx(letters.count("a") / len(letters))
 
 
-def test_scaling_changes_frequencies_and_no_weight(small_world):
-    params, _, tokenizers, config = small_world
+def test_scaling_changes_only_the_frequencies(setup):
+    params, _, tokenizers, config = setup
     model = init_model(config, tokenizers)
-    for slow in scaled(model, tokenizers, params).values():
+    for variant in scale_rotary(model, tokenizers, params).values():
         for name, weight in model.state_dict().items():
-            assert torch.equal(slow.state_dict()[name], weight)
-        old, new = (dict(one.named_buffers()) for one in (model, slow))
+            assert torch.equal(variant.state_dict()[name], weight)
+        old, new = (dict(each.named_buffers()) for each in (model, variant))
         assert all((new[name] <= old[name]).all() for name in old)
         assert any((new[name] < old[name]).any() for name in old)
 
@@ -111,32 +111,35 @@ def test_scaling_changes_frequencies_and_no_weight(small_world):
 @pytest.mark.parametrize(
     ("params", "message"),
     [
-        ({"kinds": "rotery"}, 'no kind of position "rotery".*Did you mean "rotary"'),
+        ({"positions": "rotery"}, 'no kind of position "rotery".*Did you mean "rotary"'),
         (
-            {"kinds": "alibi,none"},
-            "nothing is claimed of alibi,none alone: add sinusoidal, learned",
+            {"positions": "alibi,none"},
+            "no claim is made about alibi,none: add sinusoidal, learned",
         ),
-        ({"trained": 20}, "trained: got 20; it should be a multiple of 6"),
+        ({"train_length": 20}, "train_length: got 20; it should be a multiple of 6"),
     ],
 )
-def test_wrong_knobs(lab, params, message):
+def test_invalid_knobs(lab, params, message):
     with pytest.raises(UserError, match=message):
         lab.run(**params)
 
 
 @pytest.mark.parametrize(
-    ("wrong", "why"),
+    ("wrong", "explanation"),
     [
-        (lambda q, k, heads: bias(q, k, heads).abs(), "loses 2"),
-        (lambda q, k, heads: bias(q, k, 2 * heads)[:heads], "loses 2"),
+        (lambda q, k, heads: bias(q, k, heads).abs(), "subtracts 2"),
+        (lambda q, k, heads: bias(q, k, 2 * heads)[:heads], "subtracts 2"),
         (
             lambda q, k, heads: bias(q, k, heads).flip(0) if heads > 1 else 0 * bias(q, k, 1),
-            "fastest",
+            "steepest",
         ),
-        (lambda q, k, heads: bias(q, k, heads) * (1 + q.double()[:, None]), "never met"),
+        (
+            lambda q, k, heads: bias(q, k, heads) * (1 + q.double()[:, None]),
+            "did not occur in training",
+        ),
         (lambda q, k, heads: bias(q, k - 1, heads), "distance 0"),
     ],
 )
-def test_wrong_answers_fail_with_a_word_of_why(lab, wrong, why):
-    remarks = [remark.message for remark in lab.exercise.grade(wrong) if not remark.passed]
-    assert any(why in told and "heads = " in told for told in remarks)
+def test_wrong_answers_fail_with_an_explanation(lab, wrong, explanation):
+    messages = [check.message for check in lab.exercise.grade(wrong) if not check.passed]
+    assert any(explanation in message and "heads = " in message for message in messages)

@@ -1,4 +1,4 @@
-"""Rotary: whatever is not relative, not rigid, not free of parameters or not a turn is noticed."""
+"""Rotary: a rotation that is not relative, not norm-preserving or not parameter-free is detected."""
 
 import pytest
 import torch
@@ -8,125 +8,125 @@ from regard.attention import POSITIONS
 from regard.attention.positions import SCALINGS, Rotary
 
 
-class Squared(Rotary):
-    """Turns by t^2 omega."""
+class QuadraticPositions(Rotary):
+    """Rotates by t^2 omega."""
 
-    def rotate(self, heads, at):
-        return super().rotate(heads, at**2)
-
-
-class Growing(Rotary):
-    """Later tokens are longer."""
-
-    def rotate(self, heads, at):
-        return super().rotate(heads, at) * (1 + 0.01 * at[:, None, :, None])
+    def rotate(self, heads, position_ids):
+        return super().rotate(heads, position_ids**2)
 
 
-class Stretched(Rotary):
-    """Twice as long, wherever."""
+class GrowingNorm(Rotary):
+    """The norm grows with the position."""
 
-    def rotate(self, heads, at):
-        return 2 * super().rotate(heads, at)
+    def rotate(self, heads, position_ids):
+        return super().rotate(heads, position_ids) * (1 + 0.01 * position_ids[:, None, :, None])
 
 
-class Learning(Rotary):
-    """A number is learned."""
+class DoubledNorm(Rotary):
+    """The norm is doubled."""
+
+    def rotate(self, heads, position_ids):
+        return 2 * super().rotate(heads, position_ids)
+
+
+class WithParameter(Rotary):
+    """Has a learnable scale."""
 
     def __init__(self, *sizes, **options):
         super().__init__(*sizes, **options)
         self.scale = nn.Parameter(torch.ones(()))
 
 
-class Halves(Rotary):
-    """Pairs halves, as some code does, where neighbours are meant."""
+class PairedHalves(Rotary):
+    """Pairs halves instead of adjacent elements."""
 
-    def rotate(self, heads, at):
+    def rotate(self, heads, position_ids):
         mixed = torch.stack(heads.chunk(2, dim=-1), dim=-1).flatten(-2)
-        turned = super().rotate(mixed, at).unflatten(-1, (-1, 2))
-        return torch.cat(turned.unbind(-1), dim=-1)
+        rotated = super().rotate(mixed, position_ids).unflatten(-1, (-1, 2))
+        return torch.cat(rotated.unbind(-1), dim=-1)
 
 
-class Still(Rotary):
-    """Does not turn."""
+class Identity(Rotary):
+    """Does not rotate."""
 
-    def rotate(self, heads, at):
+    def rotate(self, heads, position_ids):
         return heads
 
 
 @pytest.mark.parametrize(
-    ("broken", "noticed"),
+    ("faulty", "detected"),
     [
-        (Squared, "spread of <R_m x, R_n y> at one distance"),
-        (Squared, "between R_t x and its matrix form"),
-        (Growing, "change of |R_t x| / |x| with t"),
-        (Stretched, "|R_t x| / |x| from 1, unscaled"),
-        (Learning, "number of parameters"),
-        (Halves, "between R_t x and its matrix form"),
-        (Still, "omega_i from its formula"),
+        (QuadraticPositions, "spread of <R_m x, R_n y> at one distance"),
+        (QuadraticPositions, "between R_t x and its matrix form"),
+        (GrowingNorm, "change of |R_t x| / |x| with t"),
+        (DoubledNorm, "|R_t x| / |x| from 1, unscaled"),
+        (WithParameter, "number of parameters"),
+        (PairedHalves, "between R_t x and its matrix form"),
+        (Identity, "omega_i from its formula"),
     ],
 )
-def test_a_broken_turn_is_noticed(lab, monkeypatch, broken, noticed):
-    monkeypatch.setitem(POSITIONS, "rotary", broken)
+def test_faulty_rotation_is_detected(lab, monkeypatch, faulty, detected):
+    monkeypatch.setitem(POSITIONS, "rotary", faulty)
     result = lab.run()
-    assert any(noticed in check.name for check in result.checks if not check.passed)
+    assert any(detected in check.name for check in result.checks if not check.passed)
 
 
-def test_every_scaling_is_tried(lab, monkeypatch):
-    def random(omega, factor, original_length):
+def test_every_scaling_is_tested(lab, monkeypatch):
+    def rescale(omega, factor, original_length):
         return omega * torch.linspace(0.1, 2, len(omega))
 
-    monkeypatch.setitem(SCALINGS, "mine", random)
+    monkeypatch.setitem(SCALINGS, "mine", rescale)
     result = lab.run()
     assert result.figures["scalings"] == ["none", "linear", "ntk", "yarn", "mine"]
-    assert result.passed  # any pace is relative
+    assert result.passed  # any frequencies are relative
 
 
-def test_the_scaling_that_breaks_it_is_named(lab, monkeypatch):
-    class Once(Rotary):
-        def rotate(self, heads, at):
-            return super().rotate(heads, at**2 if self.stretch > 1 else at)
+def test_failing_scaling_is_named(lab, monkeypatch):
+    class QuadraticIfScaled(Rotary):
+        def rotate(self, heads, position_ids):
+            return super().rotate(heads, position_ids**2 if self.stretch > 1 else position_ids)
 
-    monkeypatch.setitem(POSITIONS, "rotary", Once)
-    told = [check.message for check in lab.run().checks if not check.passed]
-    assert told
-    assert all("With scaling yarn" in sentence for sentence in told)
+    monkeypatch.setitem(POSITIONS, "rotary", QuadraticIfScaled)
+    messages = [check.message for check in lab.run().checks if not check.passed]
+    assert messages
+    assert all("With scaling yarn" in message for message in messages)
 
 
-def test_another_right_answer(lab):
-    def turn(x, t, omega):
+def test_equivalent_answer_passes(lab):
+    def rotate(x, t, omega):
         numbers = torch.complex(x[::2], x[1::2]) * torch.exp(1j * t * omega)
         return torch.view_as_real(numbers).flatten()
 
-    assert all(remark.passed for remark in lab.exercise.grade(turn))
+    assert all(check.passed for check in lab.exercise.grade(rotate))
 
 
 def halves(x, t, omega):
-    one, other = x.chunk(2)
+    x1, x2 = x.chunk(2)
     cos, sin = torch.cos(t * omega), torch.sin(t * omega)
-    return torch.cat([one * cos - other * sin, other * cos + one * sin])
+    return torch.cat([x1 * cos - x2 * sin, x2 * cos + x1 * sin])
 
 
-def scaled_by_place(x, t, omega):
+def scale_by_position(x, t, omega):
     return x * (1 + t)
 
 
-def plus_in_both(x, t, omega):
-    one, other, cos, sin = x[::2], x[1::2], torch.cos(t * omega), torch.sin(t * omega)
-    return torch.stack([one * cos + other * sin, other * cos + one * sin], dim=-1).flatten()
+def two_plus_signs(x, t, omega):
+    x1, x2, cos, sin = x[::2], x[1::2], torch.cos(t * omega), torch.sin(t * omega)
+    return torch.stack([x1 * cos + x2 * sin, x2 * cos + x1 * sin], dim=-1).flatten()
 
 
 @pytest.mark.parametrize(
-    ("wrong", "told"),
+    ("wrong", "explanation"),
     [
-        (lambda x, t, omega: x, "pairs are neighbours"),
-        (halves, "pairs are neighbours"),
-        (scaled_by_place, "Turning keeps lengths"),
-        (plus_in_both, "Turning keeps lengths"),
-        (lambda x, t, omega: x.roll(t), "depend on m - n alone|pairs are neighbours"),
+        (lambda x, t, omega: x, "pairs are adjacent"),
+        (halves, "pairs are adjacent"),
+        (scale_by_position, "A rotation preserves norms"),
+        (two_plus_signs, "A rotation preserves norms"),
+        (lambda x, t, omega: x.roll(t), "depend on m - n only|pairs are adjacent"),
     ],
 )
-def test_wrong_answers_fail_with_a_word_of_why(lab, wrong, told):
-    remarks = [remark for remark in lab.exercise.grade(wrong) if not remark.passed]
-    assert remarks
-    assert any(part in remark.message for remark in remarks for part in told.split("|"))
-    assert "width" in remarks[0].message
+def test_wrong_answers_fail_with_an_explanation(lab, wrong, explanation):
+    checks = [check for check in lab.exercise.grade(wrong) if not check.passed]
+    assert checks
+    assert any(part in check.message for check in checks for part in explanation.split("|"))
+    assert "dimension" in checks[0].message

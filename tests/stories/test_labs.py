@@ -44,7 +44,7 @@ def test_one_lab_prints_claim_derivation_and_checks(regard):
 def test_notes_are_printed_and_in_the_report(regard, tmp_path):
     result = regard("lab", "causality", "--set", "length=2", "--plots", tmp_path)
     assert result.code == 0
-    note = "left out: 3 of kind pretrained: its name has no default, so there is none to build\n"
+    note = "skipped: 3 of kind pretrained: its name has no default, so no model can be built\n"
     assert note in result.out
     assert f"\n- {note}\n" in (tmp_path / "labs.md").read_text("utf-8")
 

@@ -1,4 +1,4 @@
-"""Averaging: a query that points at two keys brings back the mean of their values, if it is long."""
+"""Averaging: a large multiple of k_a + k_b as the query retrieves the mean of v_a and v_b."""
 
 import math
 from collections.abc import Callable, Iterator
@@ -19,59 +19,59 @@ from regard.labs.single_query import (
     sample_two,
 )
 
-UNIT = 1 / math.sqrt(2)  # the beta at which beta (k_a + k_b) has length one
-COUNTS = (2, 4, 8, 16, 32, 64, 128, 256, 512)
+UNIT_BETA = 1 / math.sqrt(2)  # the beta for which beta (k_a + k_b) is a unit vector
+KEY_COUNTS = (2, 4, 8, 16, 32, 64, 128, 256, 512)
 
 
-def share(beta: float, keys: float) -> float:
+def attention_weight(beta: float, keys: float) -> float:
     """alpha_a = alpha_b = e^beta / (2 e^beta + m - 2)"""
     return 1 / (2 + (keys - 2) * math.exp(-beta))
 
 
-def query(keys: Float[Tensor, "key width"], a: int, b: int, beta: float) -> Float[Tensor, " width"]:
-    """Beta (k_a + k_b)"""
+def query(keys: Float[Tensor, "key dim"], a: int, b: int, beta: float) -> Float[Tensor, " dim"]:
+    """The query beta (k_a + k_b)"""
     return beta * (keys[a] + keys[b])
 
 
-def unit_query(keys: Float[Tensor, "key width"], a: int, b: int) -> Float[Tensor, " width"]:
-    """(k_a + k_b) / |k_a + k_b|: tempting, and too short"""
+def unit_query(keys: Float[Tensor, "key dim"], a: int, b: int) -> Float[Tensor, " dim"]:
+    """(k_a + k_b) / |k_a + k_b|: tempting, but too short"""
     both = keys[a] + keys[b]
     return both / both.norm()
 
 
 def grade(answer: Callable[..., Tensor]) -> Iterator[Check]:
-    """Any query will do that gives both weights their closed form."""
+    """Accept any query that gives both attention weights their closed form."""
     generator = torch.Generator().manual_seed(0)
-    for count, width, a, b, beta in ((3, 5, 0, 2, 2.0), (7, 11, 5, 1, 5.0), (13, 17, 12, 3, 9.0)):
-        keys = orthonormal_keys(count, width, generator)
-        given = f"{count} orthonormal keys of width {width}, a = {a}, b = {b}, beta = {beta:g}"
+    for count, dim, a, b, beta in ((3, 5, 0, 2, 2.0), (7, 11, 5, 1, 5.0), (13, 17, 12, 3, 9.0)):
+        keys = orthonormal_keys(count, dim, generator)
+        case = f"{count} orthonormal keys of dimension {dim}, a = {a}, b = {b}, beta = {beta:g}"
         weights = dot_product_attention(answer(keys.clone(), a, b, beta), keys, keys)[1]
         yield Check(
-            f"alpha_a - alpha_b ({given})",
+            f"alpha_a - alpha_b ({case})",
             float(weights[a] - weights[b]),
             "=",
             0,
             1e-6,
-            hint="An average wants equal weights: the query's dot product with k_a must be that with k_b.",
+            hint="An average needs equal weights: q . k_a must equal q . k_b.",
         )
         yield Check(
-            f"alpha_a ({given})",
+            f"alpha_a ({case})",
             float(weights[a]),
             "=",
-            share(beta, count),
+            attention_weight(beta, count),
             1e-6,
             hint="It should be e^beta / (2 e^beta + m - 2): q . k_a = q . k_b = beta, and q . k_i = 0 "
-            "for every other key. A query of length one gives only q . k_a = 1 / sqrt(2).",
+            "for every other key. A unit-length query gives only q . k_a = 1 / sqrt(2).",
         )
 
 
 class Averaging(Lab):
-    """q = beta (k_a + k_b) brings back (v_a + v_b) / 2."""
+    """q = beta (k_a + k_b) retrieves (v_a + v_b) / 2."""
 
     name = "averaging"
     claim = (
-        "A large multiple of the sum of two keys averages their values; the same query at length one "
-        "does not"
+        "A query that is a large multiple of the sum of two keys averages their values; the unit-length "
+        "query does not"
     )
     derivation = """
 With orthonormal keys and q = beta (k_a + k_b), the scores of k_a and k_b are beta and every other score
@@ -79,19 +79,19 @@ is 0. So
 
     alpha_a = alpha_b = e^beta / (2 e^beta + m - 2)
 
-which goes to 1/2 as beta grows, and a goes to (v_a + v_b) / 2. It is tempting to give the query length
-one, q = (k_a + k_b) / |k_a + k_b|. But |k_a + k_b| = sqrt(2), so this is beta = 1 / sqrt(2) = 0.707, and
+which tends to 1/2 as beta grows, so the output a tends to (v_a + v_b) / 2. It is tempting to normalise the
+query, q = (k_a + k_b) / |k_a + k_b|. But |k_a + k_b| = sqrt(2), so this is beta = 1 / sqrt(2) = 0.707, and
 the m - 2 other keys keep most of the weight: with m = 10, alpha_a = 0.168. The scale is not optional.
 """
     parameters = KeyParameters
     exercise = Exercise(
         starter='''
 def query(keys, a, b, beta):
-    """The query that averages values a and b.
+    """Return the query that averages values a and b.
 
-    keys: a tensor [m, d] of orthonormal rows k_0 .. k_(m-1); a, b: which two; beta: how strongly, above 0.
-    Return a tensor [d] whose weights on keys a and b are both e^beta / (2 e^beta + m - 2). Scores are
-    plain dot products.
+    keys: a tensor [m, d] of orthonormal rows k_0 .. k_(m-1); a, b: indices of the two keys; beta: the scale,
+    above 0. Return a tensor [d] that gives key a and key b an attention weight of e^beta / (2 e^beta + m - 2)
+    each. Scores are unscaled dot products.
     """
     raise NotImplementedError
 ''',
@@ -104,8 +104,8 @@ def query(keys, a, b, beta):
         keys = orthonormal_keys(count, params.width, generator)
         values = torch.randn(count, 7, dtype=torch.float64, generator=generator)
         a, b = sample_two(count, generator)
-        middle = (values[a] + values[b]) / 2
-        widest = float((values - middle).norm(dim=1).max())
+        mean_value = (values[a] + values[b]) / 2
+        max_distance = float((values - mean_value).norm(dim=1).max())
 
         betas = [params.beta * step / 24 for step in range(25)]
         queries = [*(query(keys, a, b, beta) for beta in betas), unit_query(keys, a, b)]
@@ -114,46 +114,48 @@ def query(keys, a, b, beta):
             zip(*(dot_product_attention(q, keys, values) for q in queries), strict=True),
         )
         alphas = alphas[:, [a, b]]
-        closed = torch.tensor([share(x, count) for x in (*betas, UNIT)], dtype=torch.float64)
-        off = (alphas - closed[:, None]).abs().amax(dim=1)
-        misses = (outputs - middle).norm(dim=1).tolist()
+        closed_form = torch.tensor(
+            [attention_weight(beta, count) for beta in (*betas, UNIT_BETA)], dtype=torch.float64
+        )
+        differences = (alphas - closed_form[:, None]).abs().amax(dim=1)
+        errors = (outputs - mean_value).norm(dim=1).tolist()
 
-        asked = [f"beta = {beta:g}" for beta in betas] + ["length one"]
-        rows = list(zip(asked, *alphas.T.tolist(), closed.tolist(), misses, strict=True))
+        labels = [f"beta = {beta:g}" for beta in betas] + ["unit length"]
+        rows = list(zip(labels, *alphas.T.tolist(), closed_form.tolist(), errors, strict=True))
         return Findings(
             figures={
                 "alpha": float(alphas[-2, 0]),
-                "closed_form": share(params.beta, count),
-                "miss": misses[-2],
-                "unit_length": float(alphas[-1, 0]),
-                "unit_length_closed_form": share(UNIT, count),
-                "unit_length_miss": misses[-1],
+                "closed_form": attention_weight(params.beta, count),
+                "error": errors[-2],
+                "unit_alpha": float(alphas[-1, 0]),
+                "unit_closed_form": attention_weight(UNIT_BETA, count),
+                "unit_error": errors[-1],
                 "betas": betas,
                 "alphas_a": alphas[:-1, 0].tolist(),
                 "alphas_b": alphas[:-1, 1].tolist(),
-                "closed_forms": closed[:-1].tolist(),
+                "closed_forms": closed_form[:-1].tolist(),
                 **self._by_count(params, generator),
             },
             checks=[
                 Check(
                     "largest difference of alpha_a and alpha_b from e^beta / (2 e^beta + m - 2)",
-                    float(off[:-1].max()),
+                    float(differences[:-1].max()),
                     "<=",
                     0,
                     ROUNDING,
                 ),
                 Check(
-                    "how far a is from (v_a + v_b) / 2, against (1 - 2 alpha_a) max |v_i - (v_a + v_b) / 2|",
-                    misses[-2],
+                    "|a - (v_a + v_b) / 2|, bounded by (1 - 2 alpha_a) max |v_i - (v_a + v_b) / 2|",
+                    errors[-2],
                     "<=",
-                    (1 - 2 * share(params.beta, count)) * widest,
+                    (1 - 2 * attention_weight(params.beta, count)) * max_distance,
                     ROUNDING,
                 ),
                 Check(
-                    "alpha_a for a query of length one, which is beta = 1 / sqrt(2)",
+                    "alpha_a for a unit-length query, i.e. beta = 1 / sqrt(2)",
                     float(alphas[-1, 0]),
                     "=",
-                    share(UNIT, count),
+                    attention_weight(UNIT_BETA, count),
                     ROUNDING,
                 ),
             ],
@@ -166,30 +168,32 @@ def query(keys, a, b, beta):
     def _by_count(
         self, params: KeyParameters, generator: Generator
     ) -> dict[str, list[int] | list[float]]:
-        """alpha_a among few and many keys, of the long query and of the one of length one."""
-        counts = [count for count in COUNTS if count <= params.width]
-        crowds = [orthonormal_keys(count, params.width, generator) for count in counts]
-        long = [
+        """alpha_a against the number of keys, for the scaled query and for the unit-length query."""
+        counts = [count for count in KEY_COUNTS if count <= params.width]
+        key_sets = [orthonormal_keys(count, params.width, generator) for count in counts]
+        weights = [
             dot_product_attention(query(keys, 0, 1, params.beta), keys, keys)[1][0]
-            for keys in crowds
+            for keys in key_sets
         ]
-        unit = [dot_product_attention(unit_query(keys, 0, 1), keys, keys)[1][0] for keys in crowds]
+        unit_weights = [
+            dot_product_attention(unit_query(keys, 0, 1), keys, keys)[1][0] for keys in key_sets
+        ]
         return {
-            "counts": counts,
-            "alphas_by_count": torch.stack(long).tolist(),
-            "unit_lengths_by_count": torch.stack(unit).tolist(),
+            "key_counts": counts,
+            "alphas_by_count": torch.stack(weights).tolist(),
+            "unit_alphas_by_count": torch.stack(unit_weights).tolist(),
         }
 
     def draw(self, result: Result, figure: Figure, colours: Theme) -> None:
-        found, beta = result.figures, float(result.parameters["beta"])
+        data, beta = result.figures, float(result.parameters["beta"])
         left, right = add_subplots(figure, colours, columns=2)
-        left.plot(found["betas"], found["closed_forms"], label=r"$e^\beta / (2 e^\beta + m - 2)$")
-        left.plot(found["betas"], found["alphas_a"], "o", ms=5, label=r"$\alpha_a$, measured")
-        left.plot(found["betas"], found["alphas_b"], "+", ms=9, label=r"$\alpha_b$, measured")
-        left.plot([UNIT], [found["unit_length"]], "D", ms=7, label=r"$|q| = 1$, measured")
+        left.plot(data["betas"], data["closed_forms"], label=r"$e^\beta / (2 e^\beta + m - 2)$")
+        left.plot(data["betas"], data["alphas_a"], "o", ms=5, label=r"$\alpha_a$, measured")
+        left.plot(data["betas"], data["alphas_b"], "+", ms=9, label=r"$\alpha_b$, measured")
+        left.plot([UNIT_BETA], [data["unit_alpha"]], "D", ms=7, label=r"$|q| = 1$, measured")
         left.annotate(
-            f"{found['unit_length']:.3f}",
-            (UNIT, found["unit_length"]),
+            f"{data['unit_alpha']:.3f}",
+            (UNIT_BETA, data["unit_alpha"]),
             (8, -4),
             textcoords="offset points",
             color=colours.text,
@@ -197,18 +201,24 @@ def query(keys, a, b, beta):
         )
         left.set(
             xlabel=r"$\beta$ in $q = \beta\,(k_a + k_b)$",
-            ylabel="weight on either key",
+            ylabel="attention weight on each key",
             ylim=(0, 0.53),
         )
         add_legend(left, colours, loc="lower right")
-        counts, series = found["counts"], colours.series
+        counts, series = data["key_counts"], colours.series
         line = [counts[0] * (counts[-1] / counts[0]) ** (step / 99) for step in range(100)]
-        for strength, name, style, colour, label in (
+        for scale, name, style, colour, label in (
             (beta, "alphas_by_count", "o", series[0], rf"$\beta = {beta:g}$"),
-            (UNIT, "unit_lengths_by_count", "D", series[3], r"$|q| = 1$, so $\beta = 1/\sqrt{2}$"),
+            (
+                UNIT_BETA,
+                "unit_alphas_by_count",
+                "D",
+                series[3],
+                r"$|q| = 1$, so $\beta = 1/\sqrt{2}$",
+            ),
         ):
-            right.plot(line, [share(strength, m) for m in line], color=colour)
-            right.plot(counts, found[name], style, ms=6, color=colour, label=label)
+            right.plot(line, [attention_weight(scale, m) for m in line], color=colour)
+            right.plot(counts, data[name], style, ms=6, color=colour, label=label)
         right.set_xscale("log", base=2)
         right.xaxis.set_major_formatter("{x:g}")
         right.set(xlabel=r"$m$, number of keys", ylabel=r"$\alpha_a$", ylim=(0, 0.53))

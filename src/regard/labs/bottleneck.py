@@ -1,4 +1,4 @@
-"""Bottleneck: what one state cannot hold of a long text, attention looks up."""
+"""Bottleneck: a fixed-size encoder state forgets long sequences; attention looks each letter up."""
 
 import random
 from collections.abc import Callable, Iterator
@@ -30,45 +30,45 @@ from regard.text.batch import Encoded
 from regard.text.corpus import Corpus
 from regard.text.tasks import TASKS
 
-SHORTEST, BINS = 4, 5
-TESTED, PROBED = 1000, 64  # texts that are tested, and that gradients are measured on
+MIN_LENGTH, BINS = 4, 5
+TEST_SIZE, PROBE_SIZE = 1000, 64  # sequences for accuracy, and for gradient norms
 
 
 class BottleneckParameters(Parameters):
     cell: Literal["gru", "lstm", "rnn"] = "gru"
-    """What encoder and decoder are made of; rnn is the discussion sheet's, and erratic."""
+    """Recurrent cell of encoder and decoder; the discussion sheet uses rnn, which trains erratically."""
     letters: int = Field(6, ge=2, le=26)
-    """How many different letters there are."""
-    longest: int = Field(24, ge=10, le=64)
-    """The longest text, in letters; the shortest has 4."""
-    width: int = Field(32, ge=2, le=256)
-    """How many numbers the state holds that is all the decoder sees without attention."""
-    texts: int = Field(8000, ge=100, le=200_000)
-    """Texts to learn from."""
+    """Size of the alphabet."""
+    max_length: int = Field(24, ge=10, le=64)
+    """Longest sequence, in letters; the shortest has 4."""
+    hidden_dim: int = Field(32, ge=2, le=256)
+    """Size of the hidden state, which is all that the decoder gets without attention."""
+    train_size: int = Field(8000, ge=100, le=200_000)
+    """Number of training sequences."""
     epochs: float = Field(5.0, gt=0, le=100)
-    """How often each is read."""
+    """Passes over the training data."""
     seeds: int = Field(3, ge=1, le=20)
-    """Models of each kind, each drawn and trained anew."""
+    """Training runs per model, each with its own seed."""
 
 
-LOOKS: dict[str, Any] = {"kind": "single-head", "kq_dim": 16}
-KINDS: dict[str, dict[str, Any]] = {
+ATTENTION: dict[str, Any] = {"kind": "single-head", "kq_dim": 16}
+MODELS: dict[str, dict[str, Any]] = {
     "no attention": {"attention": "none"},
-    "attention": {"attention": LOOKS},
-    "attention + positions": {"attention": LOOKS, "encoder": {"position": "sinusoidal"}},
+    "attention": {"attention": ATTENTION},
+    "attention + positions": {"attention": ATTENTION, "encoder": {"position": "sinusoidal"}},
 }
 
 
-def experiment(kind: str, params: BottleneckParameters, seed: int) -> Config:
-    """One model. The encoder reads one way: its last state is all that there is without attention."""
-    table = {
+def make_config(name: str, params: BottleneckParameters, seed: int) -> Config:
+    """One model. Its encoder is unidirectional: without attention the decoder gets only its last state."""
+    base = {
         "kind": "recurrent",
         "cell": params.cell,
-        "hidden_dim": params.width,
+        "hidden_dim": params.hidden_dim,
         "embedding_dim": 16,
     }
-    own = KINDS[kind]
-    encoder = {"bidirectional": False, **own.get("encoder", {})}
+    overrides = MODELS[name]
+    encoder = {"bidirectional": False, **overrides.get("encoder", {})}
     budget = {
         "epochs": params.epochs,
         "batch_sentences": 32,
@@ -78,7 +78,7 @@ def experiment(kind: str, params: BottleneckParameters, seed: int) -> Config:
     return Config.model_validate(
         {
             "seed": seed,
-            "model": {**table, **own, "encoder": encoder},
+            "model": {**base, **overrides, "encoder": encoder},
             "training": {**budget, "validate_every": 10**9},
         }
     )
@@ -88,160 +88,163 @@ def experiment(kind: str, params: BottleneckParameters, seed: int) -> Config:
 
 
 def context(
-    state: Float[Tensor, " width"],
-    states: Float[Tensor, "source width"],
+    decoder_state: Float[Tensor, " dim"],
+    encoder_states: Float[Tensor, "source dim"],
     mask: Bool[Tensor, " source"],
-) -> Float[Tensor, " width"]:
-    """Sum_j alpha_j h_j, alpha = softmax of d . h_j over the places that the mask allows"""
-    scores = (states @ state).masked_fill(~mask, float("-inf"))
-    return scores.softmax(0) @ states
+) -> Float[Tensor, " dim"]:
+    """Sum_j alpha_j h_j with alpha = softmax over j of d . h_j, masked positions excluded"""
+    scores = (encoder_states @ decoder_state).masked_fill(~mask, float("-inf"))
+    return scores.softmax(0) @ encoder_states
 
 
 def grade(answer: Callable[..., Tensor]) -> Iterator[Check]:
-    """The library looks the same state up; and padding changes nothing."""
+    """Compare with the library's dot-product attention, and check that padding has no effect."""
     generator = torch.Generator().manual_seed(0)
-    for source, width, padding, scale in ((5, 3, 0, 1.0), (7, 5, 2, 1.0), (11, 3, 4, 4000.0)):
-        state = scale * torch.randn(width, dtype=torch.float64, generator=generator)
-        states = torch.randn(source, width, dtype=torch.float64, generator=generator)
+    for source, dim, padding, scale in ((5, 3, 0, 1.0), (7, 5, 2, 1.0), (11, 3, 4, 4000.0)):
+        state = scale * torch.randn(dim, dtype=torch.float64, generator=generator)
+        states = torch.randn(source, dim, dtype=torch.float64, generator=generator)
         mask = torch.arange(source) < source - padding
-        given = f"{source} places of which the last {padding} are padding, width {width}"
-        scores = SCORES["dot"](width, width)(state[None], states)
-        right = attend(scores, states, mask[None])[0][0]
-        got = answer(state.clone(), states.clone(), mask.clone())
+        case = f"{source} source positions, the last {padding} of them padding, dimension {dim}"
+        scores = SCORES["dot"](dim, dim)(state[None], states)
+        expected_context = attend(scores, states, mask[None])[0][0]
+        output = answer(state.clone(), states.clone(), mask.clone())
         largest = f", scores up to {float(scores.abs().max()):.0f}"
         yield Check(
-            f"largest difference from the look-up ({given}{largest})",
-            float((got - right).abs().max()),
+            f"largest difference from the attention context ({case}{largest})",
+            float((output - expected_context).abs().max()),
             "<=",
             0,
             1e-9,
-            hint="The weights are e^(d . h_j), divided by their sum over the real places; the context is "
-            "the sum of the states with these weights. Large scores overflow e^x: softmax subtracts the "
-            "largest first.",
+            hint="The weights are e^(d . h_j), divided by their sum over the unmasked positions; the "
+            "context is the weighted sum of the encoder states. Large scores overflow e^x: softmax subtracts "
+            "the maximum first.",
         )
-        other = states.clone()
-        other[~mask] = 1e3
+        repadded = states.clone()
+        repadded[~mask] = 1e3
         yield Check(
-            f"change when the padding changes ({given})",
-            float((answer(state.clone(), other, mask.clone()) - got).abs().max()),
+            f"change when the padding changes ({case})",
+            float((answer(state.clone(), repadded, mask.clone()) - output).abs().max()),
             "<=",
             0,
             1e-9,
-            hint="A masked place has weight 0: its score must be minus infinity before the softmax, not "
-            "0, and not a weight that is cut off after the others were divided by the sum.",
+            hint="A masked position has weight 0: set its score to minus infinity before the softmax. A "
+            "score of 0, or zeroing its weight after normalisation, is not enough.",
         )
 
 
 class Bottleneck(Lab):
-    """Accuracy against length: without attention, with it, and with positions as well."""
+    """Accuracy against length: without attention, with it, and with positional encodings as well."""
 
     name = "bottleneck"
-    claim = (
-        "Without attention the decoder forgets long texts; with attention it looks each letter up"
-    )
+    claim = "Without attention the decoder forgets long sequences; with attention it looks each letter up"
     derivation = """
-The case task: `<U> aBc` gives `ABC`, `<L> aBc` gives `abc`, letter by letter. Letters are drawn by chance
-from a, so what is not remembered can only be guessed. Without attention all that the decoder knows is the
-encoder's last state, d numbers. If that holds K letters, then of n letters and the end of the text
+The case task: `<U> aBc` gives `ABC`, `<L> aBc` gives `abc`, letter by letter. Letters are drawn uniformly
+from an alphabet of size a, so a letter that is not remembered can only be guessed. Without attention, all
+that the decoder gets is the encoder's last state, d numbers. If that state stores K letters, then of n
+letters and the end-of-sequence token a fraction
 
     accuracy(n) = (K + (n + 1 - K) / a) / (n + 1)          for n + 1 > K
 
-are right: it falls as texts grow, and K is fitted to what we measure. With attention each letter is looked
-up where it stands, and the states need hold no more than where that is. A positional encoding of the
-source can help there or not: what it did is reported, and nothing is asked of it. All have states of one
-width, the same texts and as many steps; attention's own maps come on top.
+is correct: it falls as sequences grow, and K is fitted to the measurement. With attention, each letter is
+looked up at its source position, and the states need to encode only where that is. Whether a positional
+encoding of the source helps is reported, but not checked. All models have the same hidden size, training
+data and number of steps; the attention projections come on top.
 
-Learning must find that out through gradients. From output i to source place j of n the way through the
-recurrence takes i + n - j steps. Each multiplies the gradient by the cell's Jacobian, which at first
-shrinks it: |g| ~ r^(i + n - j) with r < 1. Attention adds a way of a single step, times alpha_ij. So before
-any training the first letter gets next to no gradient without attention, and its share with it.
+Training must find this out through gradients. From output i to source position j of n, the path through the
+recurrence has i + n - j steps. Each multiplies the gradient by the cell's Jacobian, which at initialisation
+shrinks it: |g| ~ r^(i + n - j) with r < 1. Attention adds a path of a single step, times alpha_ij. So before
+any training the first letter gets almost no gradient without attention, and a fraction alpha_ij of it with
+attention.
 
-For a gru or an lstm we ask that accuracy falls as texts grow. A plain rnn, whose gradient dies soonest, has
-nothing to forget: it does not learn to hold a single letter, and guesses at every length. Its accuracy then
-falls or rises with the luck of guessing where a text ends, so of an rnn we ask instead that K < 1.
+For gru and lstm we check that accuracy falls as sequences grow. A plain rnn, whose gradient vanishes fastest,
+has nothing to forget: it does not learn to store a single letter, and guesses at every length. Its accuracy
+then falls or rises depending on how well it guesses the end of the sequence, so for rnn we check that K < 1.
 
-At inference only activations and output change from text to text, never the weights.
+At inference only activations and outputs change from sequence to sequence, never the weights.
 """
     parameters = BottleneckParameters
     quick: ClassVar[dict[str, Value]] = {
         "letters": 5,
-        "longest": 16,
-        "texts": 4000,
+        "max_length": 16,
+        "train_size": 4000,
         "epochs": 4.0,
         "seeds": 1,
     }
     exercise = Exercise(
         starter='''
-def context(state, states, mask):
-    """What attention brings to the decoder in one state: a sum of the encoder's states.
+def context(decoder_state, encoder_states, mask):
+    """Return the attention context for one decoder state: a weighted sum of the encoder states.
 
-    state: a tensor [d], the decoder's state. states: a tensor [n, d], the encoder's state at each place.
-    mask: a tensor [n] of truth values, True for real places and False for padding.
-    The score of a place is the plain dot product of its state with the decoder's. Return a tensor [d].
+    decoder_state: a tensor [d]. encoder_states: a tensor [n, d], one row for each source position.
+    mask: a boolean tensor [n], True for real positions and False for padding.
+    The score of a position is the dot product of its state and the decoder state. Return a tensor [d].
     """
     raise NotImplementedError
 ''',
         solution=context,
         grade=grade,
         background="""
-Attention turns scores into weights that are positive and sum to one, alpha_j = e^(s_j) / sum_k e^(s_k), and
-returns the states' sum with these weights. Texts of one batch have different lengths, and what fills up the
-shorter ones must not count: a place that may not be looked at has a score of minus infinity.
+Attention normalises scores to positive weights that sum to one, alpha_j = e^(s_j) / sum_k e^(s_k), and
+returns the weighted sum of the encoder states. The sequences of a batch have different lengths, and padding
+must have no effect: a masked position has a score of minus infinity.
 """,
     )
 
     def measure(self, params: BottleneckParameters, generator: Generator) -> Findings:
-        first = int(torch.randint(2**31, (), generator=generator))
-        chance = random.Random(first)
-        sizes = {"train": params.texts, "val": 64, "test": TESTED}
-        every, last = range(SHORTEST, params.longest + 1), range(params.longest, params.longest + 1)
+        first_seed = int(torch.randint(2**31, (), generator=generator))
+        rng = random.Random(first_seed)
+        sizes = {"train": params.train_size, "val": 64, "test": TEST_SIZE}
+        longest = params.max_length
         splits = {
-            name: sample_pairs(size, every, params.letters, chance) for name, size in sizes.items()
+            name: sample_pairs(size, range(MIN_LENGTH, longest + 1), params.letters, rng)
+            for name, size in sizes.items()
         }
         data = Corpus(splits, TASKS["case"].symbols, made=True)
-        probes = sample_pairs(PROBED, last, params.letters, chance)
-        edges = np.linspace(SHORTEST, params.longest + 1, BINS + 1).round().astype(int).tolist()
+        probes = sample_pairs(PROBE_SIZE, range(longest, longest + 1), params.letters, rng)
+        edges = np.linspace(MIN_LENGTH, longest + 1, BINS + 1).round().astype(int).tolist()
         lengths = [(low + high - 1) / 2 for low, high in pairwise(edges)]
 
-        accuracies: dict[str, list[list[float]]] = {kind: [] for kind in KINDS}
-        reached: dict[str, list[float]] = {}
+        accuracies: dict[str, list[list[float]]] = {name: [] for name in MODELS}
+        norms_by_model: dict[str, list[float]] = {}
         parameter_counts = {}
-        for seed in range(first, first + params.seeds):
-            for kind in KINDS:
-                config = experiment(kind, params, seed)
+        for seed in range(first_seed, first_seed + params.seeds):
+            for name in MODELS:
+                config = make_config(name, params, seed)
                 model, tokenizers = train(config, data)
-                accuracies[kind].append(accuracy_by_length(model, tokenizers, data["test"], edges))
-                parameter_counts[kind] = model.parameter_count
-                if seed == first:
+                accuracies[name].append(accuracy_by_length(model, tokenizers, data["test"], edges))
+                parameter_counts[name] = model.parameter_count
+                if seed == first_seed:
                     batch = Encoded.of(probes, tokenizers).batch(range(len(probes)))
                     stages = {"before": init_model(config, tokenizers), "after": model}
-                    for stage, one in stages.items():
-                        reached[f"{kind}, {stage}"] = gradient_norms(one, batch, params.longest - 1)
-        return findings(params, lengths, accuracies, reached, parameter_counts)
+                    for stage, probed in stages.items():
+                        norms_by_model[f"{name}, {stage}"] = gradient_norms(
+                            probed, batch, longest - 1
+                        )
+        return summarise(params, lengths, accuracies, norms_by_model, parameter_counts)
 
     def draw(self, result: Result, figure: Figure, colours: Theme) -> None:
-        found, params = result.figures, BottleneckParameters.model_validate(result.parameters)
+        data, params = result.figures, BottleneckParameters.model_validate(result.parameters)
         left, right = add_subplots(figure, colours, columns=2)
-        tints = dict(zip(found["kinds"], colours.series, strict=False))
-        for kind, runs in zip(found["kinds"], found["accuracies"], strict=True):
-            left.plot(found["lengths"], np.mean(runs, axis=0), color=tints[kind], label=kind)
+        line_colours = dict(zip(data["models"], colours.series, strict=False))
+        for name, runs in zip(data["models"], data["accuracies"], strict=True):
+            left.plot(data["lengths"], np.mean(runs, axis=0), color=line_colours[name], label=name)
             for run in runs:
-                left.plot(found["lengths"], run, "o", ms=4, color=tints[kind])
-        held, error = found["letters_held"], found["letters_held_error"]
-        finer = np.linspace(found["lengths"][0], found["lengths"][-1], 100)
-        curve = [expected_accuracy(held, n, params.letters) for n in finer]
-        name = f"{held:.1f} ± {error:.1f} letters held, the rest guessed"
-        left.plot(finer, curve, ":", color=colours.text, label=name)
-        left.set(xlabel="length of the text (letters)", ylabel="share right", ylim=(0, 1.03))
+                left.plot(data["lengths"], run, "o", ms=4, color=line_colours[name])
+        capacity, error = data["capacity"], data["capacity_error"]
+        grid = np.linspace(data["lengths"][0], data["lengths"][-1], 100)
+        curve = [expected_accuracy(capacity, n, params.letters) for n in grid]
+        label = f"{capacity:.1f} ± {error:.1f} letters stored, the rest guessed"
+        left.plot(grid, curve, ":", color=colours.text, label=label)
+        left.set(xlabel="sequence length (letters)", ylabel="token accuracy", ylim=(0, 1.03))
         add_legend(left, colours, loc="lower left")
-        for name, norms in zip(found["gradients"], found["gradient_norms"], strict=True):
-            kind, stage = name.rsplit(", ", 1)
-            if kind == "attention + positions":
+        for label, norms in zip(data["gradients"], data["gradient_norms"], strict=True):
+            name, stage = label.rsplit(", ", 1)
+            if name == "attention + positions":
                 continue
             style = {"before": "-", "after": "--"}[stage]
-            right.plot(norms, style, color=tints[kind], label=f"{kind}, {stage} training")
+            right.plot(norms, style, color=line_colours[name], label=f"{name}, {stage} training")
         right.set(
-            xlabel="place in the source (0 is <U> or <L>)",
+            xlabel="source position (0 is <U> or <L>)",
             ylabel="gradient norm of the last letter's loss",
             yscale="log",
         )
@@ -249,73 +252,75 @@ shorter ones must not count: a place that may not be looked at has a score of mi
         add_legend(right, colours, loc="center left")
 
 
-def findings(
+def summarise(
     params: BottleneckParameters,
     lengths: list[float],
     accuracies: dict[str, list[list[float]]],
-    reached: dict[str, list[float]],
+    norms_by_model: dict[str, list[float]],
     parameter_counts: dict[str, int],
 ) -> Findings:
-    """The gap and the gradients, which are judged; what is held, and what positions did, which is not."""
+    """Check the accuracy gap and the gradients; report the capacity K and the effect of positions."""
     from regard.statistics import Summary
 
-    none, looking, placed = (np.array(accuracies[kind]) for kind in KINDS)
-    gaps = (looking - none)[:, -1].tolist()
-    flat = none.flatten().tolist()
-    held, error = fit_capacity(lengths * params.seeds, flat, params.letters)
-    first_letter = 1  # behind the symbol
-    before = {kind: reached[f"{kind}, before"][first_letter] for kind in KINDS}
-    means = [np.mean(accuracies[kind], axis=0).tolist() for kind in KINDS]
+    baseline, attention, positions = (np.array(accuracies[name]) for name in MODELS)
+    gaps = (attention - baseline)[:, -1].tolist()
+    capacity, error = fit_capacity(
+        lengths * params.seeds, baseline.flatten().tolist(), params.letters
+    )
+    first_letter = 1  # source position 0 is <U> or <L>
+    before = {name: norms_by_model[f"{name}, before"][first_letter] for name in MODELS}
+    means = [np.mean(accuracies[name], axis=0).tolist() for name in MODELS]
     return Findings(
         figures={
             "gap": float(np.mean(gaps)),
             "gap_interval": [Summary.of(gaps).interval] if params.seeds > 1 else [],
-            "positions_gain": float((placed - looking)[:, -1].mean()),
-            "letters_held": held,
-            "letters_held_error": error,
+            "positions_gain": float((positions - attention)[:, -1].mean()),
+            "capacity": capacity,
+            "capacity_error": error,
             "lengths": lengths,
-            "kinds": list(KINDS),
-            "accuracies": [accuracies[kind] for kind in KINDS],
-            "parameters": [parameter_counts[kind] for kind in KINDS],
-            "gradients": list(reached),
-            "gradient_norms": list(reached.values()),
+            "models": list(MODELS),
+            "accuracies": [accuracies[name] for name in MODELS],
+            "parameters": [parameter_counts[name] for name in MODELS],
+            "gradients": list(norms_by_model),
+            "gradient_norms": list(norms_by_model.values()),
         },
         checks=[
             Check(
-                "attention's gain on the longest texts, least of all seeds",
+                "accuracy gained by attention on the longest sequences, minimum over seeds",
                 min(gaps),
                 ">=",
                 0.25,
             ),
-            without_attention(params, lengths, none),
+            check_baseline(params, lengths, baseline),
             Check(
-                "how many times more gradient the first letter gets from the last, before training",
+                "gradient of the last loss at the first letter, init_model: ratio with / without attention",
                 before["attention"] / max(before["no attention"], 1e-45),
                 ">=",
                 100,
             ),
         ],
         table=ResultTable(
-            ["letters", *KINDS, "fit, no attention"],
+            ["letters", *MODELS, "fit, no attention"],
             [
-                [n, *row, expected_accuracy(held, n, params.letters)]
+                [n, *row, expected_accuracy(capacity, n, params.letters)]
                 for n, *row in zip(lengths, *means, strict=True)
             ],
         ),
     )
 
 
-def without_attention(
-    params: BottleneckParameters, lengths: list[float], runs: np.ndarray
-) -> Check:
-    """A gated cell holds some letters and forgets the others; a plain one never learns to hold any."""
+def check_baseline(params: BottleneckParameters, lengths: list[float], runs: np.ndarray) -> Check:
+    """Without attention, a gated cell stores some letters and forgets the rest; a plain RNN stores none."""
     if params.cell == "rnn":
-        held = [fit_capacity(lengths, run, params.letters)[0] for run in runs.tolist()]
+        capacities = [fit_capacity(lengths, run, params.letters)[0] for run in runs.tolist()]
         return Check(
-            "letters that an rnn holds without attention, most of all seeds", max(held), "<=", 1
+            "letters stored by an rnn without attention, maximum over seeds",
+            max(capacities),
+            "<=",
+            1,
         )
     return Check(
-        "what no attention loses from the shortest texts to the longest, least of all seeds",
+        "accuracy lost without attention from the shortest to the longest sequences, minimum over seeds",
         float((runs[:, 0] - runs[:, -1]).min()),
         ">=",
         0.05,

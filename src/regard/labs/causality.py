@@ -1,4 +1,4 @@
-"""Causality: what a decoder says at a position does not depend on what comes later."""
+"""Causality: a decoder's output at a position does not depend on later tokens."""
 
 import re
 from collections import Counter
@@ -23,101 +23,107 @@ from regard.labs.plotting import add_legend, add_subplots
 from regard.models import Model, build
 
 ROUNDING = 1e-9  # of float64, through a few layers
-NOTICED = 1e-4  # what a changed token must change, as a share of the largest logit
-VOCAB, SOURCE = 13, 5
+MIN_EFFECT = 1e-4  # smallest change that counts as one, as a fraction of the largest logit
+VOCAB, SOURCE_LENGTH = 13, 5
 Changes = Float[Tensor, "changed output"]
 
 
 class CausalityParameters(Parameters):
     length: int = Field(7, ge=2, le=48)
-    """T, how many target tokens there are; each is changed in turn."""
+    """T, number of target tokens; each is changed in turn."""
 
 
-def every() -> Iterator[Variant]:
-    """Every choice that a config leaves, one at a time, and any two kinds together."""
+def model_variants() -> Iterator[Variant]:
+    """Every option of a model config, one at a time, and every pair of kinds."""
     for member in get_args(Config.model_fields["model"].annotation):
         family = get_args(member)[0]
         yield from (*table_variants(family), *kind_pairs(family))
 
 
-def made(choice: Variant) -> Model:
-    """A small model; choices that do not go together are refused, as they are everywhere."""
-    table = Config(model=choice.value).model
+def build_small(variant: Variant) -> Model:
+    """A small model in float64. Incompatible options raise the usual errors."""
+    table = Config(model=variant.value).model
     return build(table, VOCAB, VOCAB, joint=False).double().eval()
 
 
-def reason(error: ValidationError | UserError) -> str:
-    """Why a choice was refused: for all positions alike, say, and without what one should do instead."""
+def skip_reason(error: ValidationError | UserError) -> str:
+    """Why a variant was rejected, without the name of the kind and without advice, so that reasons group."""
     first = error.errors()[0] if isinstance(error, ValidationError) else None
     if first and first["type"] == "missing":
-        return f"its {first['loc'][-1]} has no default, so there is none to build"
-    told = str(first.get("ctx", {}).get("error", first["msg"]) if first else error)
-    return re.sub(' "[^"]*"', "", told.partition(": ")[0])
+        return f"its {first['loc'][-1]} has no default, so no model can be built"
+    message = str(first.get("ctx", {}).get("error", first["msg"]) if first else error)
+    return re.sub(' "[^"]*"', "", message.partition(": ")[0])
 
 
 @torch.no_grad()
-def changes(model: Model, length: int, generator: Generator) -> Changes:
-    """How much the logits at s change when token t does, as a share of the largest: row t, column s."""
-    source = torch.randint(1, VOCAB, (1, SOURCE), generator=generator).expand(length + 1, -1)
+def output_changes(model: Model, length: int, generator: Generator) -> Changes:
+    """Change of the logits at s when token t changes, relative to the largest logit: row t, column s."""
+    source = torch.randint(1, VOCAB, (1, SOURCE_LENGTH), generator=generator).expand(length + 1, -1)
     target = torch.randint(1, VOCAB, (1, length), generator=generator).repeat(length + 1, 1)
-    each = torch.arange(length)
-    target[each, each] = target[each, each] % (VOCAB - 1) + 1  # the last row stays as it was
+    steps = torch.arange(length)
+    target[steps, steps] = target[steps, steps] % (VOCAB - 1) + 1  # the last row stays unchanged
     logits = model(source, torch.ones_like(source, dtype=torch.bool), target)
     return (logits[:-1] - logits[-1]).abs().amax(-1) / logits[-1].abs().max()
 
 
-def before(found: Changes) -> float:
-    """The largest change at an output that stands before the changed token."""
-    return float(found.tril(-1).max())
+def max_before(changes: Changes) -> float:
+    """The largest change of an output before the changed token."""
+    return float(changes.tril(-1).max())
 
 
-def at(found: Changes) -> float:
-    """The smallest change at the changed token itself: it is read, after all."""
-    return float(found.diagonal().min())
+def min_at(changes: Changes) -> float:
+    """The smallest change of the output at the changed token, which the model must read."""
+    return float(changes.diagonal().min())
 
 
 # --- the exercise ---------------------------------------------------------------------------------
 
 
-def mask(new: int, read: int) -> Tensor:
-    """True where j <= read + i"""
-    return torch.arange(read + new) <= read + torch.arange(new)[:, None]
+def mask(new: int, cached: int) -> Tensor:
+    """True where j <= cached + i"""
+    return torch.arange(cached + new) <= cached + torch.arange(new)[:, None]
 
 
 @torch.no_grad()
-def reaches(allowed: Tensor, generator: Generator) -> Tensor:
-    """Which token reaches which output of one attention: token j changed, output i changes. [j i]"""
+def dependencies(allowed: Tensor, generator: Generator) -> Tensor:
+    """True where changing token j changes output i of one attention layer. [j i]"""
     new, length = allowed.shape
     torch.manual_seed(0)
     heads = MultiHead(5, 2, 3, SCORES["scaled-dot"](3, 3)).double()
     x = torch.randn(1, length, 5, dtype=torch.float64, generator=generator).repeat(length + 1, 1, 1)
-    each = torch.arange(length)
-    x[each, each] = -x[each, each]
-    place = each.expand(length + 1, -1)
-    held, seen = heads.keys_values(x, place), allowed.expand(length + 1, -1, -1)
-    asking = x[-1:, length - new :].expand(length + 1, -1, -1)  # only keys and values are changed
-    found = heads(asking, *held, seen, place[:, length - new :], place)[0]
-    return (found[:-1] - found[-1]).abs().amax(-1) > NOTICED
+    steps = torch.arange(length)
+    x[steps, steps] = -x[steps, steps]
+    position_ids = steps.expand(length + 1, -1)
+    keys_values = heads.keys_values(x, position_ids)
+    queries = x[-1:, length - new :].expand(length + 1, -1, -1)  # only keys and values change
+    allowed = allowed.expand(length + 1, -1, -1)
+    outputs = heads(queries, *keys_values, allowed, position_ids[:, length - new :], position_ids)[
+        0
+    ]
+    return (outputs[:-1] - outputs[-1]).abs().amax(-1) > MIN_EFFECT
 
 
 def grade(answer: Callable[..., Tensor]) -> Iterator[Check]:
-    """Any mask will do that lets every token see all that is read up to itself and nothing later."""
+    """Each new token must attend to every token up to and including itself, and to no later one."""
     generator = torch.Generator().manual_seed(0)
-    for new, read in ((1, 0), (5, 0), (1, 6), (3, 4)):
-        given = f"new = {new}, read = {read}"
-        found, lawful = reaches(answer(new, read), generator), mask(new, read).T
-        for name, wrong, why in (
-            ("later tokens that reach an output", found & ~lawful, "reaches"),
-            ("tokens read that do not reach an output", ~found & lawful, "does not reach"),
+    for new, cached in ((1, 0), (5, 0), (1, 6), (3, 4)):
+        case = f"new = {new}, cached = {cached}"
+        reaches, allowed = dependencies(answer(new, cached), generator), mask(new, cached).T
+        for name, wrong, verb in (
+            ("later tokens that reach an output", reaches & ~allowed, "reaches"),
+            ("earlier tokens that do not reach an output", ~reaches & allowed, "does not reach"),
         ):
-            pairs = [f"token {j} {why} new token {i}, at {read + i}" for j, i in wrong.nonzero()]
+            pairs = [
+                f"token {j} {verb} new token {i}, at position {cached + i}"
+                for j, i in wrong.nonzero()
+            ]
             first = f" Here {pairs[0]}." if pairs else ""
             yield Check(
-                f"{name} ({given})",
+                f"{name} ({case})",
                 len(pairs),
                 "=",
                 0,
-                hint="New token i stands at read + i and may look at 0 .. read + i, itself "
+                hint="New token i is at position cached + i and may attend to 0 .. cached + i, itself "
                 f"included.{first}",
             )
 
@@ -128,126 +134,126 @@ class Causality(Lab):
     name = "causality"
     claim = "Changing token t changes no output before t, in any causal model"
     derivation = """
-A decoder factorises P(y) = prod_s P(y_s | y_<s), so its output at s may depend on tokens 1 .. s alone.
+A decoder factorises P(y) = prod_s P(y_s | y_<s), so its output at s may depend on tokens 1 .. s only.
 
 attention     a_s = sum_j alpha_sj v_j with e_sj = minus infinity, hence alpha_sj = 0, for j > s
-recurrence    d_s = cell(x_s, d_(s-1)): what has not been read cannot be in the state
-state space   h_s = exp(Delta_s A) h_(s-1) + Delta_s B_s u_s, behind a convolution that only looks back
+recurrence    d_s = cell(x_s, d_(s-1)): the state depends on tokens read so far only
+state space   h_s = exp(Delta_s A) h_(s-1) + Delta_s B_s u_s, after a causal convolution
 
-Norms, feed-forward networks and the output map act at each position alone, so stacking keeps it. We
-change each token t of a target in turn and look at every output s, in a small model for every choice
-that a config leaves: 0 for s < t, and something at s = t, because a model that reads nothing would
-keep the law as well.
+Normalisation, feed-forward layers and the output projection act on each position separately, so stacking
+preserves causality. We change each token t of a target in turn and measure the change of every output s, in
+a small model for every option of a model config: 0 for s < t, and nonzero at s = t, because a model that
+ignores its input would be causal as well.
 """
     parameters = CausalityParameters
     exercise = Exercise(
         starter='''
-def mask(new, read):
-    """Which tokens the new ones may look at, when a decoder goes on behind its cache.
+def mask(new, cached):
+    """Return the causal mask for decoding with a KV cache.
 
-    `read` tokens have been read before, and `new` more are read now, all at once. Tokens count from 0: the
-    new ones stand at read .. read + new - 1. Return a tensor of True and False, [new, read + new], True
-    where the new token of this row may look at the token of this column.
+    `cached` tokens are in the cache, and `new` tokens are processed now, in one step. Positions count from 0:
+    the new tokens are at cached .. cached + new - 1. Return a boolean tensor [new, cached + new], True where
+    the new token of this row may attend to the token of this column.
     """
     raise NotImplementedError
 ''',
         solution=mask,
         grade=grade,
         background="""
-A decoder's output at position s may depend on the tokens 0 .. s alone, because those after it are not known
-when it has to answer. A cache keeps the keys and values of what has been read, so new queries meet more
-keys than there are queries: the mask is not square.
+A decoder's output at position s may depend on tokens 0 .. s only, because later tokens are not known when it
+is generated. A KV cache holds the keys and values of all tokens so far, so there are more keys than new
+queries: the mask is not square.
 """,
     )
 
     def measure(self, params: CausalityParameters, generator: Generator) -> Findings:
-        found: list[tuple[Variant, Changes]] = []
-        refused: list[tuple[Variant, str]] = []
-        for choice in every():
+        tested: list[tuple[Variant, Changes]] = []
+        skipped: list[tuple[Variant, str]] = []
+        for variant in model_variants():
             try:
-                model = made(choice)
+                model = build_small(variant)
             except (ValidationError, UserError) as error:
-                refused.append((choice, reason(error)))
+                skipped.append((variant, skip_reason(error)))
             else:
-                found.append((choice, changes(model, params.length, generator)))
-        families = list(dict.fromkeys(choice.value["kind"] for choice, _ in found))
-        checks = [c for kind in families for c in self._checks(kind, found)]
-        shown = [
-            (choice, change)
-            for choice, change in found
-            if set(choice.settings) <= {"kind", "mixer.kind"}
+                tested.append((variant, output_changes(model, params.length, generator)))
+        families = list(dict.fromkeys(variant.value["kind"] for variant, _ in tested))
+        checks = [check for kind in families for check in self._checks(kind, tested)]
+        plotted = [
+            (variant, changes)
+            for variant, changes in tested
+            if set(variant.settings) <= {"kind", "mixer.kind"}
         ]
         return Findings(
             figures={
-                "models": len(found),
-                "names": [choice.name for choice, _ in found],
-                "families": [choice.value["kind"] for choice, _ in found],
-                "before": [before(change) for _, change in found],
-                "at": [at(change) for _, change in found],
-                "left_out": [choice.name for choice, _ in refused],
-                "left_out_because": [why for _, why in refused],
-                "shown": [choice.name for choice, _ in shown],
-                "changes": [change.tolist() for _, change in shown],
+                "models": len(tested),
+                "names": [variant.name for variant, _ in tested],
+                "families": [variant.value["kind"] for variant, _ in tested],
+                "max_before": [max_before(changes) for _, changes in tested],
+                "min_at": [min_at(changes) for _, changes in tested],
+                "skipped": [variant.name for variant, _ in skipped],
+                "skip_reasons": [reason for _, reason in skipped],
+                "plotted": [variant.name for variant, _ in plotted],
+                "changes": [changes.tolist() for _, changes in plotted],
             },
             checks=checks,
-            table=self._table(found),
-            notes=self._notes(refused),
+            table=self._table(tested),
+            notes=self._notes(skipped),
         )
 
     @staticmethod
-    def _checks(kind: str, found: list[tuple[Variant, Changes]]) -> list[Check]:
-        """Of one family: the worst leak, and the model that notices least."""
-        own = [(choice.name, change) for choice, change in found if choice.value["kind"] == kind]
-        leak = max(own, key=lambda pair: before(pair[1]))
-        dull = min(own, key=lambda pair: at(pair[1]))
+    def _checks(kind: str, tested: list[tuple[Variant, Changes]]) -> list[Check]:
+        """For one family: the largest leak, and the model that depends least on its input."""
+        family = [(variant.name, c) for variant, c in tested if variant.value["kind"] == kind]
+        leak = max(family, key=lambda pair: max_before(pair[1]))
+        inert = min(family, key=lambda pair: min_at(pair[1]))
         return [
             Check(
-                f"largest change before t, {len(own)} models of kind {kind}",
-                before(leak[1]),
+                f"largest change before t, {len(family)} models of kind {kind}",
+                max_before(leak[1]),
                 "<=",
                 0,
                 ROUNDING,
-                hint=f"The future leaks in: {leak[0]}",
+                hint=f"Future tokens leak in: {leak[0]}",
             ),
             Check(
-                f"smallest change at t, {len(own)} models of kind {kind}",
-                at(dull[1]),
+                f"smallest change at t, {len(family)} models of kind {kind}",
+                min_at(inert[1]),
                 ">=",
-                NOTICED,
-                hint=f"A token is read and nothing comes of it: {dull[0]}",
+                MIN_EFFECT,
+                hint=f"A token has no effect on its own output: {inert[0]}",
             ),
         ]
 
     @staticmethod
-    def _table(found: list[tuple[Variant, Changes]]) -> ResultTable:
-        """A row for each field that was varied."""
+    def _table(tested: list[tuple[Variant, Changes]]) -> ResultTable:
+        """One row for each config field that was varied."""
         groups: dict[tuple[str, str], list[Changes]] = {}
-        for choice, change in found:
-            varied = dict.fromkeys(key.split(".")[0] for key in choice.settings if key != "kind")
-            label = " and ".join(varied) or "(the plainest)"
-            groups.setdefault((choice.value["kind"], label), []).append(change)
+        for variant, changes in tested:
+            varied = dict.fromkeys(key.split(".")[0] for key in variant.settings if key != "kind")
+            label = " and ".join(varied) or "(baseline)"
+            groups.setdefault((variant.value["kind"], label), []).append(changes)
         heads = ["model", "varied", "models", "largest change before t", "smallest change at t"]
         rows = [
-            [*names, len(group), max(map(before, group)), min(map(at, group))]
+            [*names, len(group), max(map(max_before, group)), min(map(min_at, group))]
             for names, group in groups.items()
         ]
         return ResultTable(heads, rows)
 
     @staticmethod
-    def _notes(refused: list[tuple[Variant, str]]) -> list[str]:
-        """What was not tried: a line for each reason that a family has."""
-        counts = Counter((choice.value["kind"], why) for choice, why in refused)
-        return [f"left out: {many} of kind {kind}: {why}" for (kind, why), many in counts.items()]
+    def _notes(skipped: list[tuple[Variant, str]]) -> list[str]:
+        """The configs that were not tested: one line for each family and reason."""
+        counts = Counter((variant.value["kind"], reason) for variant, reason in skipped)
+        return [f"skipped: {n} of kind {kind}: {reason}" for (kind, reason), n in counts.items()]
 
     def draw(self, result: Result, figure: Figure, colours: Theme) -> None:
-        found = result.figures
+        data = result.figures
         *panels, last = add_subplots(figure, colours, columns=3, rows=2)
-        # Blank is for nothing at all: the smallest change must not look like dark paper.
+        # No change is left blank, so the smallest change must differ from a dark background.
         ramp = LinearSegmentedColormap.from_list("change", colours.sequential[4:])
-        for panel, name, change in zip(panels, found["shown"], found["changes"], strict=False):
-            seen = torch.tensor(change).T
-            seen = seen.masked_fill(seen <= ROUNDING, float("nan")).numpy()
-            image = panel.imshow(seen, cmap=ramp, norm=LogNorm(1e-4, 1), origin="lower")
+        for panel, name, changes in zip(panels, data["plotted"], data["changes"], strict=False):
+            values = torch.tensor(changes).T
+            values = values.masked_fill(values <= ROUNDING, float("nan")).numpy()
+            image = panel.imshow(values, cmap=ramp, norm=LogNorm(1e-4, 1), origin="lower")
             panel.grid(False)
             panel.set_title(name.replace("kind=", "").replace(" mixer.", ", "), size=9)
             panel.set(xlabel="changed token t", ylabel="output s")
@@ -256,16 +262,20 @@ keys than there are queries: the mask is not square.
             if panel is panels[-1]:
                 bar = figure.colorbar(image, ax=panels)
                 bar.set_label(
-                    "change, as a share of the largest logit (blank: none)",
+                    "change relative to the largest logit (blank: none)",
                     color=colours.text,
                     size=9,
                 )
                 bar.ax.tick_params(colors=colours.text, labelsize=8)
-        numbers, floor = range(len(found["names"])), 1e-17  # where 0 is drawn
+        numbers, floor = range(len(data["names"])), 1e-17  # where zeros are drawn
         last.axhline(ROUNDING, color=colours.dimmed, ls="--", lw=1)
-        last.plot(numbers, found["at"], ".", ms=4, label="smallest, at t")
+        last.plot(numbers, data["min_at"], ".", ms=4, label="smallest, at t")
         last.plot(
-            numbers, [max(x, floor) for x in found["before"]], ".", ms=4, label="largest, before t"
+            numbers,
+            [max(x, floor) for x in data["max_before"]],
+            ".",
+            ms=4,
+            label="largest, before t",
         )
-        last.set(yscale="log", xlabel="every model", ylabel="change", ylim=(floor / 10, 10))
+        last.set(yscale="log", xlabel="model", ylabel="change", ylim=(floor / 10, 10))
         add_legend(last, colours, loc="center", bbox_to_anchor=(0.5, 0.66))

@@ -1,4 +1,4 @@
-"""Costs: how many products attention takes, counted by hand and by PyTorch."""
+"""Costs: multiply-accumulates of attention, by formula and by PyTorch's flop counter."""
 
 from collections.abc import Callable, Iterator
 from typing import Any, Self
@@ -19,230 +19,238 @@ from regard.models.mixers import Reading, SelfAttention
 
 class CostsParameters(Parameters):
     tokens: int = Field(48, ge=1, le=512)
-    """M, how many tokens look at each other, or are looked at."""
+    """M, number of tokens in self-attention, or of keys in cross-attention."""
     queries: int = Field(20, ge=1, le=512)
-    """N, how many tokens look at those M in cross-attention."""
-    width: int = Field(16, ge=1, le=128)
-    """d, how wide a token is, and each head: the head width is free, and here it is not d / h."""
+    """N, number of queries in cross-attention."""
+    d_model: int = Field(16, ge=1, le=128)
+    """d, model dimension, and dimension of each head: head_dim is free, and here it is d, not d / h."""
     heads: int = Field(6, ge=2, le=16)
-    """h, how many heads there are."""
+    """h, number of heads."""
     groups: int = Field(2, ge=1, le=16)
-    """g, how many keys and values grouped-query heads share; it must divide h."""
+    """g, number of key/value heads in grouped-query attention; must divide h."""
 
     @model_validator(mode="after")
-    def _shared_equally(self) -> Self:
+    def _check_groups(self) -> Self:
         if self.heads % self.groups:
             raise ValueError(
-                f"{self.heads} heads cannot share {self.groups} keys and values equally"
+                f"{self.heads} heads cannot be divided into {self.groups} key/value groups"
             )
         return self
 
 
-# --- counted by hand ------------------------------------------------------------------------------
+# --- by formula -----------------------------------------------------------------------------------
 
 
-def self_attention(tokens: int, width: int, heads: int) -> int:
-    """H (3 M d^2 + 2 M^2 d) + h M d^2"""
-    m, d, h = tokens, width, heads
+def self_attention_macs(tokens: int, d_model: int, heads: int) -> int:
+    """MACs of self-attention: h (3 M d^2 + 2 M^2 d) + h M d^2"""
+    m, d, h = tokens, d_model, heads
     return h * (3 * m * d**2 + 2 * m**2 * d) + h * m * d**2
 
 
-def cross_attention(queries: int, tokens: int, width: int, heads: int) -> int:
-    """H (N d^2 + 2 M d^2 + 2 M N d) + h N d^2"""
-    n, m, d, h = queries, tokens, width, heads
+def cross_attention_macs(queries: int, tokens: int, d_model: int, heads: int) -> int:
+    """MACs of cross-attention: h (N d^2 + 2 M d^2 + 2 M N d) + h N d^2"""
+    n, m, d, h = queries, tokens, d_model, heads
     return h * (n * d**2 + 2 * m * d**2 + 2 * m * n * d) + h * n * d**2
 
 
-def saved(tokens: int, width: int, heads: int, groups: int) -> int:
+def saved_macs(tokens: int, d_model: int, heads: int, groups: int) -> int:
     """2 M d^2 (h - g)"""
-    return 2 * tokens * width**2 * (heads - groups)
+    return 2 * tokens * d_model**2 * (heads - groups)
 
 
-def cache(tokens: int, width: int, groups: int) -> int:
-    """2 g M d numbers: a key and a value for each token and group"""
-    return 2 * groups * tokens * width
+def cache_elements(tokens: int, d_model: int, groups: int) -> int:
+    """2 g M d: a key and a value for each token and group"""
+    return 2 * groups * tokens * d_model
 
 
-# --- counted by PyTorch ---------------------------------------------------------------------------
+# --- by PyTorch -----------------------------------------------------------------------------------
 
 
-def layer(width: int, heads: int, groups: int) -> MultiHead:
-    """The library's heads, each as wide as a token."""
-    return MultiHead(width, heads, width, SCORES["scaled-dot"](width, width), kv_heads=groups)
+def make_layer(d_model: int, heads: int, groups: int) -> MultiHead:
+    """The library's multi-head attention, with head_dim = d_model."""
+    return MultiHead(
+        d_model, heads, d_model, SCORES["scaled-dot"](d_model, d_model), kv_heads=groups
+    )
 
 
-def flops(work: Callable[[], Any]) -> int:
-    """What PyTorch counts: two for each product and its addition."""
+def count_flops(run: Callable[[], Any]) -> int:
+    """Flops counted by PyTorch: two for each multiply-accumulate."""
     with torch.no_grad(), FlopCounterMode(display=False) as counter:
-        work()
+        run()
     return counter.get_total_flops()
 
 
-def measured_self(
-    tokens: int, width: int, heads: int, groups: int, causal: bool = False, explain: bool = True
+def measure_self(
+    tokens: int, d_model: int, heads: int, groups: int, causal: bool = False, explain: bool = True
 ) -> tuple[int, int]:
-    """(flops, numbers that the cache then holds) of a text that is read at once"""
-    mixer, at = SelfAttention(layer(width, heads, groups)), torch.arange(tokens)[None]
-    past = mixer.begin(1)
-    reading = Reading(at, at, causal_mask(at, at) if causal else None)
-    counted = flops(lambda: mixer(torch.zeros(1, tokens, width), reading, past, explain))
-    assert past.keys is not None
-    assert past.values is not None
-    return counted, past.keys.numel() + past.values.numel()
+    """(flops, elements in the KV cache) of self-attention over one sequence"""
+    mixer, position_ids = (
+        SelfAttention(make_layer(d_model, heads, groups)),
+        torch.arange(tokens)[None],
+    )
+    cache = mixer.begin(1)
+    mask = causal_mask(position_ids, position_ids) if causal else None
+    inputs = Reading(position_ids, position_ids, mask)
+    flops = count_flops(lambda: mixer(torch.zeros(1, tokens, d_model), inputs, cache, explain))
+    assert cache.keys is not None
+    assert cache.values is not None
+    return flops, cache.keys.numel() + cache.values.numel()
 
 
-def measured_cross(queries: int, tokens: int, width: int, heads: int) -> int:
-    """Flops of N tokens that look at M others."""
-    attention = layer(width, heads, heads)
-    x, source = torch.zeros(1, queries, width), torch.zeros(1, tokens, width)
-    at, source_at = torch.arange(queries)[None], torch.arange(tokens)[None]
+def measure_cross(queries: int, tokens: int, d_model: int, heads: int) -> int:
+    """Flops of cross-attention from N queries to M keys."""
+    attention = make_layer(d_model, heads, heads)
+    x, source = torch.zeros(1, queries, d_model), torch.zeros(1, tokens, d_model)
+    query_position_ids, key_position_ids = torch.arange(queries)[None], torch.arange(tokens)[None]
 
-    def work() -> None:
-        held = attention.keys_values(source, source_at)
-        attention(x, *held, None, at, source_at, explain=True)
+    def run() -> None:
+        keys_values = attention.keys_values(source, key_position_ids)
+        attention(x, *keys_values, None, query_position_ids, key_position_ids, explain=True)
 
-    return flops(work)
+    return count_flops(run)
 
 
 # --- the exercise ---------------------------------------------------------------------------------
 
 
-def products(tokens: int, width: int, heads: int, groups: int) -> int:
-    """(2 h + 2 g) M d^2 + 2 h M^2 d"""
-    return (2 * heads + 2 * groups) * tokens * width**2 + 2 * heads * tokens**2 * width
+def macs(tokens: int, d_model: int, heads: int, groups: int) -> int:
+    """MACs of self-attention with shared keys and values: (2 h + 2 g) M d^2 + 2 h M^2 d"""
+    return (2 * heads + 2 * groups) * tokens * d_model**2 + 2 * heads * tokens**2 * d_model
 
 
 def grade(answer: Callable[..., int]) -> Iterator[Check]:
-    """PyTorch counts, the answer must agree: exactly."""
-    for tokens, width, heads, groups in ((3, 2, 1, 1), (5, 7, 6, 6), (5, 7, 6, 1), (11, 3, 6, 2)):
-        call = f"products(tokens={tokens}, width={width}, heads={heads}, groups={groups})"
+    """The answer must equal PyTorch's count exactly."""
+    for tokens, d_model, heads, groups in ((3, 2, 1, 1), (5, 7, 6, 6), (5, 7, 6, 1), (11, 3, 6, 2)):
+        call = f"macs(tokens={tokens}, d_model={d_model}, heads={heads}, groups={groups})"
         yield Check(
             call,
-            answer(tokens, width, heads, groups),
+            answer(tokens, d_model, heads, groups),
             "=",
-            measured_self(tokens, width, heads, groups)[0] // 2,
-            hint="Count each map by rows x inputs x outputs: queries for h heads, keys and values for g "
-            "groups, the output map from all h heads for each of M tokens; then, for each head, M x M scores "
-            "of d products, and as many for the weighted sum. Sharing saves projections, not scores.",
+            measure_self(tokens, d_model, heads, groups)[0] // 2,
+            hint="Each projection costs rows x inputs x outputs: queries for h heads, keys and values for "
+            "g groups, the output projection from all h heads for each of M tokens; then, for each head, "
+            "M x M scores of d MACs, and the same for the weighted sum. Sharing saves projections only.",
         )
 
 
 class Costs(Lab):
-    """Products counted by hand are those that PyTorch counts."""
+    """Multiply-accumulates by formula equal PyTorch's count."""
 
     name = "costs"
-    claim = "Self-attention takes h(3Md² + 2M²d) + hMd² products; sharing keys and values saves 2Md²(h - g)"
+    claim = (
+        "Self-attention takes h(3Md² + 2M²d) + hMd² MACs; sharing keys and values saves 2Md²(h - g)"
+    )
     derivation = """
-One product is a multiplication and its addition. M tokens of width d, h heads, each with maps d x d (the
-head width is free; it need not be d / h), and a map from all heads, h d x d, behind them:
+One MAC is a multiply-accumulate: a multiplication and an addition. M tokens of dimension d, h heads, each
+with d x d projections (head_dim is free; it need not be d / h), and an output projection, h d x d, from all
+heads:
 
-    self      h (3 M d^2 + 2 M^2 d) + h M d^2              queries, keys, values; scores, sums; output
-    causal    the same: masked scores are computed, all M^2 of them, and then thrown away
-    cross     h (N d^2 + 2 M d^2 + 2 M N d) + h N d^2      N tokens look at M others
+    self      h (3 M d^2 + 2 M^2 d) + h M d^2              Q, K, V; scores, weighted sums; output
+    causal    the same: masked scores are computed, all M^2 of them, and then discarded
+    cross     h (N d^2 + 2 M d^2 + 2 M N d) + h N d^2      N queries attend to M keys
 
-The output map acts on every token, h M d^2 in all. (The sheet's worked solution drops this M.) With one
-key and value for all heads (multi-query) h - 1 of h pairs of maps go: exactly 2 M d^2 (h - 1) products;
-with g groups 2 M d^2 (h - g). Scores and sums stay. The cache holds g keys and values for each token
-instead of h: 2 g M d numbers.
+The output projection acts on every token, h M d^2 in all. (The sheet's worked solution drops this M.) With
+one key and value for all heads (multi-query), h - 1 of h pairs of projections go: exactly 2 M d^2 (h - 1)
+MACs; with g groups 2 M d^2 (h - g). Scores and weighted sums stay. The KV cache holds g keys and values for
+each token instead of h: 2 g M d elements.
 
-PyTorch counts 2 for each product. We run the explained path, because PyTorch counts nothing for the
-fused kernel of a CPU.
+PyTorch counts 2 flops for each MAC. We run the path that returns attention weights, because PyTorch counts 0
+for the fused CPU kernel.
 """
     parameters = CostsParameters
     exercise = Exercise(
         starter='''
-def products(tokens, width, heads, groups):
-    """How many products (a multiplication and its addition) self-attention takes.
+def macs(tokens, d_model, heads, groups):
+    """Return the number of multiply-accumulates (MACs) of self-attention.
 
-    `tokens` tokens of `width` numbers look at each other with `heads` heads, each as wide as a token. Heads
-    share keys and values in `groups` groups: as many groups as heads is multi-head attention, one group is
-    multi-query. Behind the heads is one linear map, from all of them to `width`. Return a whole number.
+    The input has `tokens` tokens of dimension `d_model`; each of `heads` heads has dimension `d_model` too.
+    The heads share keys and values in `groups` groups: groups = heads is multi-head attention, groups = 1 is
+    multi-query attention. An output projection maps all heads to `d_model`. Return an int.
     """
     raise NotImplementedError
 ''',
-        solution=products,
+        solution=macs,
         grade=grade,
         background="""
-A linear map from a numbers to b numbers takes a b products for each token that it is applied to. A score is
-one dot product of a query and a key, d products, for each head and each pair of tokens; the weighted sum of
-values takes as many. Every head has queries of its own; keys and values are made once for each group.
+A linear layer with a inputs and b outputs costs a b MACs for each token. A score is the dot product of a
+query and a key, d MACs, for each head and each pair of tokens; the weighted sum of values costs as many.
+Every head has its own queries; keys and values are computed once for each group.
 """,
     )
 
     def measure(self, params: CostsParameters, generator: Generator) -> Findings:
-        m, n, d, h, g = params.tokens, params.queries, params.width, params.heads, params.groups
-        own = self_attention(m, d, h)
-        (whole, held), (one, one_held), (some, some_held) = (
-            measured_self(m, d, h, groups) for groups in (h, 1, g)
+        m, n, d, h, g = params.tokens, params.queries, params.d_model, params.heads, params.groups
+        full_macs = self_attention_macs(m, d, h)
+        (full, full_cache), (shared, shared_cache), (grouped, grouped_cache) = (
+            measure_self(m, d, h, groups) for groups in (h, 1, g)
         )
         counts = {
-            "self": (whole, own),
-            "causal": (measured_self(m, d, h, h, causal=True)[0], own),
-            "cross": (measured_cross(n, m, d, h), cross_attention(n, m, d, h)),
-            "multi-query": (one, own - saved(m, d, h, 1)),
-            f"grouped-query, g = {g}": (some, own - saved(m, d, h, g)),
+            "self": (full, full_macs),
+            "causal": (measure_self(m, d, h, h, causal=True)[0], full_macs),
+            "cross": (measure_cross(n, m, d, h), cross_attention_macs(n, m, d, h)),
+            "multi-query": (shared, full_macs - saved_macs(m, d, h, 1)),
+            f"grouped-query, g = {g}": (grouped, full_macs - saved_macs(m, d, h, g)),
         }
-        exact = [
+        checks = [
             *(
-                Check(f"flops, {name}: twice the products", found, "=", 2 * by_hand)
-                for name, (found, by_hand) in counts.items()
+                Check(f"flops, {name}: twice the MACs", flops, "=", 2 * by_formula)
+                for name, (flops, by_formula) in counts.items()
             ),
-            Check("products saved by multi-query", (whole - one) // 2, "=", saved(m, d, h, 1)),
-            Check(f"products saved by g = {g}", (whole - some) // 2, "=", saved(m, d, h, g)),
-            Check("numbers in the cache, multi-head", held, "=", cache(m, d, h)),
-            Check("numbers in the cache, multi-query", one_held, "=", cache(m, d, 1)),
-            Check(f"numbers in the cache, g = {g}", some_held, "=", cache(m, d, g)),
+            Check("MACs saved by multi-query", (full - shared) // 2, "=", saved_macs(m, d, h, 1)),
+            Check(f"MACs saved by g = {g}", (full - grouped) // 2, "=", saved_macs(m, d, h, g)),
+            Check("KV cache elements, multi-head", full_cache, "=", cache_elements(m, d, h)),
+            Check("KV cache elements, multi-query", shared_cache, "=", cache_elements(m, d, 1)),
+            Check(f"KV cache elements, g = {g}", grouped_cache, "=", cache_elements(m, d, g)),
         ]
-        lengths = sorted({max(1, round(m * share / 6)) for share in range(1, 7)})
+        lengths = sorted({max(1, round(m * sixths / 6)) for sixths in range(1, 7)})
         series = {
-            groups: [measured_self(length, d, h, groups) for length in lengths]
+            groups: [measure_self(length, d, h, groups) for length in lengths]
             for groups in sorted({h, g, 1}, reverse=True)
         }
         return Findings(
             figures={
                 "cases": list(counts),
-                "flops": [found for found, _ in counts.values()],
-                "products": [by_hand for _, by_hand in counts.values()],
-                "saved_multi_query": (whole - one) // 2,
-                "saved_grouped": (whole - some) // 2,
-                "cache": [held, one_held, some_held],
-                "without_the_sheets_m": own - h * m * d**2 + h * d**2,
-                "flops_fused": measured_self(m, d, h, h, explain=False)[0],
+                "flops": [flops for flops, _ in counts.values()],
+                "macs": [by_formula for _, by_formula in counts.values()],
+                "saved_multi_query": (full - shared) // 2,
+                "saved_grouped": (full - grouped) // 2,
+                "cache": [full_cache, shared_cache, grouped_cache],
+                "without_the_sheets_m": full_macs - h * m * d**2 + h * d**2,
+                "flops_fused": measure_self(m, d, h, h, explain=False)[0],
                 "lengths": lengths,
                 "groups": list(series),
-                "flops_by_length": [[count for count, _ in line] for line in series.values()],
+                "flops_by_length": [[flops for flops, _ in line] for line in series.values()],
                 "cache_by_length": [[size for _, size in line] for line in series.values()],
             },
-            checks=exact,
+            checks=checks,
             table=ResultTable(
-                ["attention", "products by hand", "flops by PyTorch", "ratio"],
+                ["attention", "MACs by formula", "flops by PyTorch", "ratio"],
                 [
-                    [name, by_hand, found, found / by_hand]
-                    for name, (found, by_hand) in counts.items()
+                    [name, by_formula, flops, flops / by_formula]
+                    for name, (flops, by_formula) in counts.items()
                 ],
             ),
         )
 
     def draw(self, result: Result, figure: Figure, colours: Theme) -> None:
-        found, params = result.figures, CostsParameters.model_validate(result.parameters)
+        data, params = result.figures, CostsParameters.model_validate(result.parameters)
         left, right = add_subplots(figure, colours, columns=2)
-        lengths = found["lengths"]
-        d, h = params.width, params.heads
-        finer = [lengths[-1] * step / 100 for step in range(101)]
-        for i, groups in enumerate(found["groups"]):
-            tint = colours.series[i]
+        lengths, d, h = data["lengths"], params.d_model, params.heads
+        grid = [lengths[-1] * step / 100 for step in range(101)]
+        for i, groups in enumerate(data["groups"]):
+            colour = colours.series[i]
             names = {h: f"multi-head, h = {h}", 1: "multi-query"}
             name = names.get(groups, f"grouped-query, g = {groups}")
-            closed = [products(x, d, h, groups) for x in finer]
-            left.plot(finer, closed, color=tint, label=name)
-            counted = [count / 2 for count in found["flops_by_length"][i]]
-            left.plot(lengths, counted, "o", ms=5, color=tint)
-            right.plot(finer, [cache(x, d, groups) for x in finer], color=tint, label=name)
-            right.plot(lengths, found["cache_by_length"][i], "o", ms=5, color=tint)
+            left.plot(grid, [macs(x, d, h, groups) for x in grid], color=colour, label=name)
+            counted = [flops / 2 for flops in data["flops_by_length"][i]]
+            left.plot(lengths, counted, "o", ms=5, color=colour)
+            elements = [cache_elements(x, d, groups) for x in grid]
+            right.plot(grid, elements, color=colour, label=name)
+            right.plot(lengths, data["cache_by_length"][i], "o", ms=5, color=colour)
         left.plot([], [], "o", color=colours.dimmed, label="counted by PyTorch")
-        right.plot([], [], "o", color=colours.dimmed, label="held by the library's cache")
-        left.set(xlabel="M (tokens)", ylabel="products", ylim=(0, None))
-        right.set(xlabel="M (tokens)", ylabel="numbers in the cache", ylim=(0, None))
+        right.plot([], [], "o", color=colours.dimmed, label="in the library's KV cache")
+        left.set(xlabel="M (tokens)", ylabel="MACs", ylim=(0, None))
+        right.set(xlabel="M (tokens)", ylabel="elements in the KV cache", ylim=(0, None))
         for panel in (left, right):
             panel.yaxis.set_major_formatter(EngFormatter())
             add_legend(panel, colours)

@@ -1,4 +1,4 @@
-"""Equivariance: attention alone does not know in which order its tokens stand."""
+"""Equivariance: attention without positions or masks ignores the order of its tokens."""
 
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -19,94 +19,97 @@ from regard.labs.plotting import add_legend, add_subplots
 from regard.models.build import make
 
 ROUNDING = 1e-9  # of float64, over a few hundred additions
-BROKEN = 0.01  # what an order must change to count, as a share of the output
+MIN_GAP = 0.01  # relative change of the output from which equivariance counts as broken
 PLAIN, CAUSAL = "no position, no mask", "causal mask"
 
-Tokens = Float[Tensor, "length width"]
-Order = Int[Tensor, " length"]
+Tokens = Float[Tensor, "length dim"]
+Permutation = Int[Tensor, " length"]
 
 
 class EquivarianceParameters(Parameters):
     tokens: int = Field(11, ge=3, le=128)
-    """n, how many tokens are shuffled; of two, one is as far from the other as the other from it."""
-    width: int = Field(32, ge=8, le=256, multiple_of=8)
-    """d, how wide a token is; four heads of d/4, in pairs that rotary can turn."""
-    orders: int = Field(7, ge=1, le=20)
-    """How many orders are tried."""
+    """n, number of tokens to permute; at least 3, because swapping 2 tokens keeps their distance."""
+    d_model: int = Field(32, ge=8, le=256, multiple_of=8)
+    """d, model dimension; four heads of dimension d/4, which must be even for rotary."""
+    permutations: int = Field(7, ge=1, le=20)
+    """Number of permutations to test."""
 
 
 class Layer:
-    """x -> A(x): the library's heads, with a position or a causal mask, tokens numbered as they come."""
+    """x -> A(x): the library's multi-head attention with a position or a causal mask."""
 
-    def __init__(self, width: int, position: Position, causal: bool = False) -> None:
-        depth = width // 4
-        score = SCORES["scaled-dot"](depth, depth)
-        self.heads = MultiHead(width, 4, depth, score, position=position).double()
+    def __init__(self, d_model: int, position: Position, causal: bool = False) -> None:
+        head_dim = d_model // 4
+        score = SCORES["scaled-dot"](head_dim, head_dim)
+        self.heads = MultiHead(d_model, 4, head_dim, score, position=position).double()
         self.position, self.causal = position, causal
 
     @torch.no_grad()
     def __call__(self, x: Tokens) -> Tokens:
-        at = torch.arange(len(x))[None]
-        mask = causal_mask(at, at) if self.causal else None
-        placed = self.position.embed(x[None], at)
-        return self.heads(placed, *self.heads.keys_values(placed, at), mask, at, at)[0][0]
+        position_ids = torch.arange(len(x))[None]
+        mask = causal_mask(position_ids, position_ids) if self.causal else None
+        embedded = self.position.embed(x[None], position_ids)
+        keys_values = self.heads.keys_values(embedded, position_ids)
+        return self.heads(embedded, *keys_values, mask, position_ids, position_ids)[0][0]
 
 
-def layers(width: int) -> Iterator[tuple[str, Layer]]:
-    """The plain one, the masked one, and one for each kind of position with each of its options."""
-    sizes = width, 4, width // 4
-    yield PLAIN, Layer(width, POSITIONS["none"](*sizes))
-    yield CAUSAL, Layer(width, POSITIONS["none"](*sizes), causal=True)
-    for choice in list_variants(config.Position):
-        kind = choice.value["kind"]
+def make_layers(d_model: int) -> Iterator[tuple[str, Layer]]:
+    """A layer without position or mask, one with a causal mask, and one for each option of each position."""
+    sizes = d_model, 4, d_model // 4
+    yield PLAIN, Layer(d_model, POSITIONS["none"](*sizes))
+    yield CAUSAL, Layer(d_model, POSITIONS["none"](*sizes), causal=True)
+    for variant in list_variants(config.Position):
+        kind = variant.value["kind"]
         if kind not in POSITIONS or kind == "none":  # interleaved is rotary, in some layers
             continue
-        table = config.Transformer(position=choice.value).position
-        with suppress(UserError):  # a user's own kind may have no default for something
+        table = config.Transformer(position=variant.value).position
+        with suppress(UserError):  # a registered kind may lack defaults
             position = make("position", table, *sizes)
-            yield choice.name.removeprefix("kind=").replace(" ", ", "), Layer(width, position)
+            yield variant.name.removeprefix("kind=").replace(" ", ", "), Layer(d_model, position)
 
 
-def orders(length: int, count: int, generator: Generator) -> list[Order]:
-    """Every second token first, which changes all distances, then by chance."""
-    # Some orders would show little: backwards, alibi's distances stay; one on, most of them do.
-    places = torch.arange(length)
+def sample_permutations(length: int, count: int, generator: Generator) -> list[Permutation]:
+    """First the even, then the odd indices, which changes all distances; the others are random."""
+    # Reversal would keep ALiBi's distances, and a rotation by one most of them.
+    indices = torch.arange(length)
     drawn = [torch.randperm(length, generator=generator) for _ in range(count - 1)]
-    return [torch.cat([places[::2], places[1::2]]), *drawn]
+    return [torch.cat([indices[::2], indices[1::2]]), *drawn]
 
 
-def gap(layer: Callable[[Tokens], Tokens], x: Tokens, order: Order) -> float:
+def equivariance_gap(
+    layer: Callable[[Tokens], Tokens], x: Tokens, permutation: Permutation
+) -> float:
     """|A(PX) - P A(X)| / |A(X)|"""
-    straight = layer(x)
-    return float((layer(x[order]) - straight[order]).norm() / straight.norm())
+    output = layer(x)
+    return float((layer(x[permutation]) - output[permutation]).norm() / output.norm())
 
 
 # --- the exercise ---------------------------------------------------------------------------------
 
 
-def restore(outputs: Tokens, order: Order) -> Tokens:
+def restore(outputs: Tokens, permutation: Permutation) -> Tokens:
     """P^T A(PX)"""
-    return outputs[order.argsort()]
+    return outputs[permutation.argsort()]
 
 
 def grade(answer: Callable[..., Tensor]) -> Iterator[Check]:
-    """What was read shuffled must come back as if read straight."""
+    """The restored output must equal the output for the unpermuted input."""
     generator = torch.Generator().manual_seed(0)
     torch.manual_seed(0)
     layer = Layer(16, POSITIONS["none"](16, 4, 4))
-    for told in ([0, 1, 2], [1, 0, 2], [1, 2, 0], [3, 0, 4, 1, 2, 6, 5]):
-        x = torch.randn(len(told), 16, dtype=torch.float64, generator=generator)
-        order = torch.tensor(told)
-        straight, shuffled = layer(x), layer(x[order])
-        found = answer(shuffled.clone(), order.clone())
+    for indices in ([0, 1, 2], [1, 0, 2], [1, 2, 0], [3, 0, 4, 1, 2, 6, 5]):
+        x = torch.randn(len(indices), 16, dtype=torch.float64, generator=generator)
+        permutation = torch.tensor(indices)
+        expected, permuted = layer(x), layer(x[permutation])
+        restored = answer(permuted.clone(), permutation.clone())
         yield Check(
-            f"largest difference from A(X) (order = {told})",
-            float((found - straight).abs().max()),
+            f"largest difference from A(X) (permutation = {indices})",
+            float((restored - expected).abs().max()),
             "<=",
             0,
             1e-6,
-            hint="A(X[order]) is A(X)[order]: row i of what you get belongs to token order[i]. Using "
-            "`order` once more undoes only orders that are their own inverse, such as [1, 0, 2].",
+            hint="A(X[permutation]) is A(X)[permutation]: row i of `outputs` belongs to token "
+            "permutation[i]. Applying `permutation` twice works only if it is its own inverse, as [1, 0, 2].",
         )
 
 
@@ -114,88 +117,90 @@ class Equivariance(Lab):
     """A(PX) = P A(X), and what breaks it."""
 
     name = "equivariance"
-    claim = "Attention of shuffled tokens is shuffled attention, until a mask or position tells the order"
+    claim = "Self-attention is permutation-equivariant, until a causal mask or a position encodes the order"
     derivation = """
-Self-attention is A(X) = softmax(X W_Q (X W_K)^T) X W_V, rows being tokens. Let P shuffle rows. Then
+Self-attention is A(X) = softmax(X W_Q (X W_K)^T) X W_V, rows being tokens. Let P permute rows. Then
 
     A(PX) = softmax(P Q K^T P^T) P V = P softmax(Q K^T) P^T P V = P A(X)
 
-because softmax acts on each row alone, whatever the order of its entries, and P^T P = 1. Heads side by
-side and a linear map behind them keep it. Whatever knows a place breaks it, for it does not move with
-the tokens: a causal mask (token 1 sees only itself, whichever token that is), p_t added to the embedding
-(PX + E is not P(X + E)), a bias by distance, keys turned by t. We measure |A(PX) - P A(X)| / |A(X)|, at
-its largest over several P: 0 to rounding, or at least 0.01 where it should be broken.
+because softmax acts on each row separately, whatever the order of its entries, and P^T P = 1. Multiple heads
+and an output projection preserve this. Anything that depends on the position breaks it, because it does not
+move with the tokens: a causal mask (the first token attends only to itself, whichever token that is), p_t
+added to the embedding (PX + E is not P(X + E)), a bias by distance, queries and keys rotated by t. We measure
+|A(PX) - P A(X)| / |A(X)|, the maximum over several P: 0 up to rounding, or at least 0.01 where it is broken.
 """
     parameters = EquivarianceParameters
     exercise = Exercise(
         starter='''
-def restore(outputs, order):
-    """What self-attention, without positions and masks, says about X, from what it said about X shuffled.
+def restore(outputs, permutation):
+    """Return the output of self-attention for X, given its output for permuted X.
 
-    outputs: a tensor [n, d], the attention's output for X[order]: row i of what it read was token order[i].
-    order: a tensor [n] of whole numbers, a permutation of 0 .. n-1.
-    Return a tensor [n, d]: its output for X.
+    There are no positions and no mask. outputs: a tensor [n, d], the output for X[permutation]: row i of that
+    input was token permutation[i]. permutation: an integer tensor [n], a permutation of 0 .. n-1.
+    Return a tensor [n, d]: the output for X.
     """
     raise NotImplementedError
 ''',
         solution=restore,
         grade=grade,
         background="""
-Row i of X[order] is row order[i] of X. Without positions and masks, what self-attention says about a token
-depends on that token and on which others there are, not on where any of them stands.
+Row i of X[permutation] is row permutation[i] of X. Without positions and masks, the output of self-attention
+for a token depends on that token and on the set of the others, not on where any of them is.
 """,
     )
 
     def measure(self, params: EquivarianceParameters, generator: Generator) -> Findings:
-        x = torch.randn(params.tokens, params.width, dtype=torch.float64, generator=generator)
-        tried = orders(params.tokens, params.orders, generator)
-        made = dict(layers(params.width))
-        gaps = {name: [gap(layer, x, order) for order in tried] for name, layer in made.items()}
-        worst = {name: max(found) for name, found in gaps.items()}
-        moved = tried[0]
-        straight = [made[name](x)[moved].flatten().tolist() for name in (PLAIN, CAUSAL)]
-        shuffled = [made[name](x[moved]).flatten().tolist() for name in (PLAIN, CAUSAL)]
+        x = torch.randn(params.tokens, params.d_model, dtype=torch.float64, generator=generator)
+        permutations = sample_permutations(params.tokens, params.permutations, generator)
+        layers = dict(make_layers(params.d_model))
+        gaps = {
+            name: [equivariance_gap(layer, x, permutation) for permutation in permutations]
+            for name, layer in layers.items()
+        }
+        largest = {name: max(values) for name, values in gaps.items()}
+        first = permutations[0]
+        expected = [layers[name](x)[first].flatten().tolist() for name in (PLAIN, CAUSAL)]
+        permuted = [layers[name](x[first]).flatten().tolist() for name in (PLAIN, CAUSAL)]
         return Findings(
             figures={
-                "cases": list(worst),
-                "gaps": list(worst.values()),
-                "gap_of_each_order": list(gaps.values()),
-                "shown": [PLAIN, CAUSAL],
-                "straight": straight,
-                "shuffled": shuffled,
+                "cases": list(largest),
+                "gaps": list(largest.values()),
+                "gaps_by_permutation": list(gaps.values()),
+                "plotted": [PLAIN, CAUSAL],
+                "expected": expected,
+                "permuted": permuted,
             },
-            checks=[self._check(name, found) for name, found in worst.items()],
+            checks=[self._check(name, gap) for name, gap in largest.items()],
             table=ResultTable(
-                ["what is there", "|A(PX) - P A(X)| / |A(X)|", "A(PX) = P A(X)"],
-                [[name, found, found <= ROUNDING] for name, found in worst.items()],
+                ["layer", "|A(PX) - P A(X)| / |A(X)|", "A(PX) = P A(X)"],
+                [[name, gap, gap <= ROUNDING] for name, gap in largest.items()],
             ),
         )
 
     @staticmethod
-    def _check(name: str, found: float) -> Check:
+    def _check(name: str, gap: float) -> Check:
         if name == PLAIN:
-            why = "Something in the heads knows where a token stands."
-            return Check(f"gap with {name}", found, "<=", 0, ROUNDING, hint=why)
-        why = "It should tell the order of the tokens, and does not."
-        return Check(f"gap with {name}", found, ">=", BROKEN, hint=why)
+            why = "Something in the heads depends on the position of a token."
+            return Check(f"gap with {name}", gap, "<=", 0, ROUNDING, hint=why)
+        why = "It should make the output depend on the order of the tokens, and does not."
+        return Check(f"gap with {name}", gap, ">=", MIN_GAP, hint=why)
 
     def draw(self, result: Result, figure: Figure, colours: Theme) -> None:
-        found = result.figures
+        data = result.figures
         left, right = add_subplots(figure, colours, columns=2)
-        places = range(len(found["cases"]))
-        kept = [g <= ROUNDING for g in found["gaps"]]
-        tints = [colours.series[0] if held else colours.series[1] for held in kept]
-        left.barh(places, [max(g, 1e-17) for g in found["gaps"]], color=tints, left=1e-18)
-        left.axvline(BROKEN, color=colours.dimmed, ls="--", lw=1, label="broken, beyond this")
+        rows = range(len(data["cases"]))
+        bar_colours = [colours.series[0 if gap <= ROUNDING else 1] for gap in data["gaps"]]
+        left.barh(rows, [max(gap, 1e-17) for gap in data["gaps"]], color=bar_colours, left=1e-18)
+        left.axvline(MIN_GAP, color=colours.dimmed, ls="--", lw=1, label="broken from here on")
         add_legend(left, colours, loc="upper center", bbox_to_anchor=(0.5, 0.96))
-        left.set_yticks(places, found["cases"])
+        left.set_yticks(rows, data["cases"])
         left.invert_yaxis()
         left.set(xscale="log", xlim=(1e-18, 10), xlabel=r"$|A(PX) - P\,A(X)|\;/\;|A(X)|$")
-        series = zip(found["shown"], found["straight"], found["shuffled"], strict=True)
-        for order, (name, straight, shuffled) in enumerate(series):
-            right.plot(straight, shuffled, ".", ms=4, label=name, zorder=3 - order)
-        reach = max(abs(x) for series in found["straight"] for x in series)
-        line = [-reach, reach]
+        series = zip(data["plotted"], data["expected"], data["permuted"], strict=True)
+        for i, (name, expected, permuted) in enumerate(series):
+            right.plot(expected, permuted, ".", ms=4, label=name, zorder=3 - i)
+        limit = max(abs(x) for values in data["expected"] for x in values)
+        line = [-limit, limit]
         right.plot(line, line, color=colours.dimmed, lw=1, label=r"$A(PX) = P\,A(X)$", zorder=1)
-        right.set(xlabel=r"$P\,A(X)$, all numbers of it", ylabel=r"$A(PX)$", aspect="equal")
+        right.set(xlabel=r"$P\,A(X)$, all elements", ylabel=r"$A(PX)$", aspect="equal")
         add_legend(right, colours, loc="upper left")

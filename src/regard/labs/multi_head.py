@@ -1,4 +1,4 @@
-"""Multi-head: a head for each of two keys averages them steadily, where one head for both swings."""
+"""Multi-head: two heads, one per key, average noisy keys with low variance; one head does not."""
 
 import math
 from collections.abc import Callable, Iterator, Sequence
@@ -11,7 +11,7 @@ from pydantic import Field
 from torch import Generator, Tensor
 
 from regard.diagrams.themes import Theme
-from regard.labs.copying import share
+from regard.labs.copying import attention_weight
 from regard.labs.lab import Check, Exercise, Findings, Lab, Result, ResultTable
 from regard.labs.noise import Noise, NoiseParameters, Setup, bernstein_bound
 from regard.labs.noisy_heads import (
@@ -26,74 +26,67 @@ from regard.labs.noisy_heads import (
 from regard.labs.plotting import add_legend, add_subplots
 from regard.labs.single_query import ROUNDING, orthonormal_keys
 
-SHOWN = 400  # draws in the picture
+PLOTTED_DRAWS = 400
 
 
 class MultiHeadParameters(NoiseParameters):
     margin: float = Field(3.0, ge=0, le=10)
-    """How far above ln(m - 1) a score must lie to be well above."""
+    """c, margin above ln(m - 1) from which a score counts as large enough."""
 
 
-def share_failing(noise: Noise, beta: float, threshold: float) -> float:
-    """How often q1 . k_a or q2 . k_b is below the threshold; they are normal about beta, independent."""
+def failure_probability(noise: Noise, beta: float, threshold: float) -> float:
+    """P(q1 . k_a or q2 . k_b is below the threshold); both are independent normals with mean beta."""
     above = 1.0
     for variance in noise.score_variances(1):
         above *= math.erfc((threshold / beta - 1) / math.sqrt(2 * variance)) / 2
     return 1 - above
 
 
-def steadier(variances: Sequence[float], law: HeadOutputs, draws: int) -> Iterator[Check]:
-    """The variances of one head and of two against those of the law."""
+def check_variances(variances: Sequence[float], theory: HeadOutputs, draws: int) -> Iterator[Check]:
+    """The measured variances of one head and of two against the closed form."""
 
-    def room(x: Float[Tensor, " outcome"]) -> float:
-        off = x - law.probabilities @ x
-        return (
-            bernstein_bound(float(law.probabilities @ off**2), float(off.abs().max()), draws)
-            + ROUNDING
-        )
+    def tolerance(x: Float[Tensor, " outcome"]) -> float:
+        centred = x - theory.probabilities @ x
+        variance, bound = float(theory.probabilities @ centred**2), float(centred.abs().max())
+        return bernstein_bound(variance, bound, draws) + ROUNDING
 
-    (one, two), (law_one, law_two) = variances, law.squared_deviations(law)
-    ratio = float(law.probabilities @ law_two) / float(law.probabilities @ law_one)
-    yield Check(
-        "variance of the mean of two heads",
-        two,
-        "=",
-        float(law.probabilities @ law_two),
-        room(law_two),
-    )
-    # one (two / one - ratio) is a mean over draws, of what should be 0: it strays as means do.
-    allowed = room(law_two - ratio * law_one) / one
+    (one, two), (theory_one, theory_two) = variances, theory.squared_deviations(theory)
+    expected_two = float(theory.probabilities @ theory_two)
+    ratio = expected_two / float(theory.probabilities @ theory_one)
+    yield Check("variance of the mean of two heads", two, "=", expected_two, tolerance(theory_two))
+    # one (two / one - ratio) is a sample mean with expectation 0, so the same bound applies.
+    allowed = tolerance(theory_two - ratio * theory_one) / one
     yield Check("variance of two heads over that of one", two / one, "=", ratio, allowed)
 
 
 def grade(answer: Callable[..., Tensor]) -> Iterator[Check]:
-    """Any two queries will do whose mean weight on either key is at least what ours give."""
+    """Accept any two queries whose mean weight on each key is at least that of ours."""
     generator = torch.Generator().manual_seed(0)
-    for count, width, a, b, beta, lengths in (
+    for count, dim, a, b, beta, lengths in (
         (5, 7, 0, 3, 12.0, (1.0, 1.0)),
         (5, 7, 4, 1, 12.0, (1.5, 0.7)),
         (11, 13, 2, 10, 15.0, (0.6, 1.4)),
     ):
-        means = orthonormal_keys(count, width, generator)
-        given = f"m = {count}, d = {width}, a = {a}, b = {b}, beta = {beta:g}, " + " and ".join(
+        means = orthonormal_keys(count, dim, generator)
+        case = f"m = {count}, d = {dim}, a = {a}, b = {b}, beta = {beta:g}, " + " and ".join(
             f"k_{name} = {length:g} mu_{name}" for name, length in zip("ab", lengths, strict=True)
         )
-        asked = answer(means.clone(), a, b, beta)
+        head_queries = answer(means.clone(), a, b, beta)
         keys = means.clone()
         keys[[a, b]] *= torch.tensor(lengths, dtype=torch.float64)[:, None]
-        # With the unit vectors as values, what comes back is the weights.
-        values = torch.eye(count, width, dtype=torch.float64)
-        weights = average_heads(asked, keys[None], values)[0]
+        # With the unit vectors as values, the output is the attention weights.
+        values = torch.eye(count, dim, dtype=torch.float64)
+        weights = average_heads(head_queries, keys[None], values)[0]
         for name, key, length in zip("ab", (a, b), lengths, strict=True):
             yield Check(
-                f"mean weight of the two heads on key {name} ({given})",
+                f"mean attention weight of the two heads on key {name} ({case})",
                 float(weights[key]),
                 ">=",
-                share(beta * length, count) / 2,
+                attention_weight(beta * length, count) / 2,
                 1e-6,
-                hint=f"One head must look at key {name} alone, with the score s = beta lambda_{name}: its "
-                "weight there is e^s / (e^s + m - 1), half of that in the mean. A head that looks at both "
-                "goes to the longer one.",
+                hint=f"One head must attend to key {name} only, with the score s = beta lambda_{name}: "
+                "its weight there is e^s / (e^s + m - 1), half of that in the mean. A head that attends to "
+                "both keys selects the longer one.",
             )
 
 
@@ -101,31 +94,33 @@ class TwoHeads(Lab):
     """q1 = beta mu_a and q2 = beta mu_b: (a_1 + a_2) / 2 stays near (v_a + v_b) / 2."""
 
     name = "multi-head"
-    claim = "Two heads, one for each key, average steadily where one head swings"
+    claim = (
+        "Two heads, one per key, average two noisy keys with low variance where one head does not"
+    )
     derivation = """
-Noisy keys again: k_i = lambda_i mu_i, lambda_i normal with mean 1 and standard deviation sigma. Let one head
-ask q1 = beta mu_a, the other q2 = beta mu_b, and take (a_1 + a_2) / 2. In the first head k_a has the score
-beta lambda_a and every other key 0, whatever lambda_b is; so
+Noisy keys again: k_i = lambda_i mu_i, lambda_i normal with mean 1 and standard deviation sigma. Let the two
+heads have the queries q1 = beta mu_a and q2 = beta mu_b, and take (a_1 + a_2) / 2. In the first head k_a has
+the score beta lambda_a and every other key 0, whatever lambda_b is; so
 
     alpha_a = e^(beta lambda_a) / (e^(beta lambda_a) + m - 1)
 
 which is near 1 as long as beta lambda_a is well above ln(m - 1); then a_1 is near v_a. In the same way a_2 is
-near v_b: the two never compete. If both scores are above ln(m - 1) + c, then
+near v_b: the two keys never compete in one softmax. If both scores are above ln(m - 1) + c, then
 
     |(a_1 + a_2) / 2 - (v_a + v_b) / 2| <= (W_a + W_b) / 2 / (1 + e^c)        W_j = max_i |v_i - v_j|
 
-The condition fails when lambda_a or lambda_b is below t = (ln(m - 1) + c) / beta, and so in a share
-1 - (1 - Phi((t - 1) / sigma))^2 of the draws. Gaussian keys: with their own deviations in place of sigma.
+The condition fails when lambda_a or lambda_b is below t = (ln(m - 1) + c) / beta, that is with probability
+1 - (1 - Phi((t - 1) / sigma))^2. For Gaussian keys, replace sigma by the standard deviations of their scores.
 """
     parameters = MultiHeadParameters
     exercise = Exercise(
         starter='''
 def queries(means, a, b, beta):
-    """Two queries, one a head, such that the mean of the heads' outputs is near (v_a + v_b) / 2.
+    """Return two queries, one per head, such that the mean of the heads' outputs is near (v_a + v_b) / 2.
 
-    means: a tensor [m, d] of orthonormal rows; a, b: which two; beta: how strongly, well above ln(m - 1).
-    The keys are these means, each stretched or shrunk by a factor that is not known. Scores are plain dot
-    products. Return a tensor [2, d].
+    means: a tensor [m, d] of orthonormal rows; a, b: indices of the two keys; beta: the scale, well above
+    ln(m - 1). Each key is its mean times an unknown positive factor. Scores are unscaled dot products.
+    Return a tensor [2, d].
     """
     raise NotImplementedError
 ''',
@@ -134,103 +129,117 @@ def queries(means, a, b, beta):
     )
 
     def measure(self, params: MultiHeadParameters, generator: Generator) -> Findings:
-        scene = Setup.sample(params.keys, generator)
-        _, values, a, b = scene
+        setup = Setup.sample(params.keys, generator)
+        _, values, a, b = setup
         threshold = math.log(params.keys - 1) + params.margin
-        found = [measure_outputs(noise, params, scene, generator) for noise in params.noises]
-        law, scaled = closed_form_outputs(params, scene), found[0]
+        outcomes = [measure_outputs(noise, params, setup, generator) for noise in params.noises]
+        theory, scaled = closed_form_outputs(params, setup), outcomes[0]
 
         names = [noise.name for noise in params.noises]
-        failing = [float((each.scores < threshold).any(1).double().mean()) for each in found]
-        failing_laws = [share_failing(noise, params.beta, threshold) for noise in params.noises]
-        strays = [
-            each.squared_deviations(about)
-            for each, about in zip(found, [law, *found[1:]], strict=True)
+        failure_rates = [float((o.scores < threshold).any(1).double().mean()) for o in outcomes]
+        probabilities = [failure_probability(n, params.beta, threshold) for n in params.noises]
+        references = [theory, *outcomes[1:]]
+        squares = [
+            o.squared_deviations(reference)
+            for o, reference in zip(outcomes, references, strict=True)
         ]
-        variances = [[float(stray.mean()) for stray in pair] for pair in strays]
+        variances = [[float(square.mean()) for square in pair] for pair in squares]
         ratios = [two / one for one, two in variances]
-        misses = scaled.distances((values[a] + values[b]) / 2)
-        holding = (scaled.scores >= threshold).all(1)
-        width = sum(float((values - values[j]).norm(dim=1).max()) for j in (a, b)) / 2
-        off = scaled.two_heads - closed_form_two_heads(scaled.scores, values, a, b)
-        of_variance, of_ratio = steadier(variances[0], law, params.draws)
+        errors = scaled.distances((values[a] + values[b]) / 2)
+        condition_holds = (scaled.scores >= threshold).all(1)
+        max_distance = sum(float((values - values[j]).norm(dim=1).max()) for j in (a, b)) / 2
+        differences = scaled.two_heads - closed_form_two_heads(scaled.scores, values, a, b)
+        variance_check, ratio_check = check_variances(variances[0], theory, params.draws)
         return Findings(
             figures={
                 "noises": names,
-                "variance_ratio": of_ratio.measured,
-                "variance_ratio_law": of_ratio.expected,
-                "failing": failing,
-                "failing_laws": failing_laws,
+                "variance_ratio": ratio_check.measured,
+                "expected_variance_ratio": ratio_check.expected,
+                "failure_rates": failure_rates,
+                "failure_probabilities": probabilities,
                 "variances": variances,
                 "variance_ratios": ratios,
-                "least_scores": scaled.scores.amin(dim=1)[:SHOWN].tolist(),
-                "misses": [miss[:SHOWN].tolist() for miss in misses],
-                "width": width,
+                "min_scores": scaled.scores.amin(dim=1)[:PLOTTED_DRAWS].tolist(),
+                "errors": [error[:PLOTTED_DRAWS].tolist() for error in errors],
+                "max_distance": max_distance,
                 "threshold": threshold,
                 "bins": BINS.tolist(),
-                "shares": scaled.histograms(values[b], values[a]),
-                "share_laws": law.histograms(values[b], values[a]),
+                "histograms": scaled.histograms(values[b], values[a]),
+                "expected_histograms": theory.histograms(values[b], values[a]),
             },
             checks=[
                 Check(
-                    "largest distance of (a_1 + a_2) / 2 from its closed form, draw by draw",
-                    float(off.norm(dim=1).max()),
+                    "largest distance of (a_1 + a_2) / 2 from its closed form, over all draws",
+                    float(differences.norm(dim=1).max()),
                     "<=",
                     0,
                     ROUNDING,
                 ),
                 Check(
                     f"largest |a_1 + a_2 - v_a - v_b| / 2 where both scores are above {threshold:.3g}",
-                    max(misses[1][holding].tolist(), default=0),
+                    max(errors[1][condition_holds].tolist(), default=0),
                     "<=",
-                    width / (1 + math.exp(params.margin)),
+                    max_distance / (1 + math.exp(params.margin)),
                     ROUNDING,
                 ),
-                of_variance,
-                of_ratio,
+                variance_check,
+                ratio_check,
                 *(
                     Check(
-                        f"share of draws in which a score is below {threshold:.3g} ({name})",
-                        share,
+                        f"fraction of draws with a score below {threshold:.3g} ({name})",
+                        rate,
                         "=",
-                        law_share,
-                        bernstein_bound(law_share * (1 - law_share), 1, params.draws),
+                        probability,
+                        bernstein_bound(probability * (1 - probability), 1, params.draws),
                     )
-                    for name, share, law_share in zip(names, failing, failing_laws, strict=True)
+                    for name, rate, probability in zip(
+                        names, failure_rates, probabilities, strict=True
+                    )
                 ),
             ],
             table=ResultTable(
-                ["noise", "one head's variance", "two heads'", "ratio", "condition fails", "law"],
                 [
-                    [name, *pair, ratio, share, law_share]
-                    for name, pair, ratio, share, law_share in zip(
-                        names, variances, ratios, failing, failing_laws, strict=True
+                    "noise",
+                    "variance, one head",
+                    "two heads",
+                    "ratio",
+                    "failure rate",
+                    "closed form",
+                ],
+                [
+                    [name, *pair, ratio, rate, probability]
+                    for name, pair, ratio, rate, probability in zip(
+                        names, variances, ratios, failure_rates, probabilities, strict=True
                     )
                 ],
             ),
         )
 
     def draw(self, result: Result, figure: Figure, colours: Theme) -> None:
-        found, labels = result.figures, ("one head for both", "a head for each")
+        data, labels = result.figures, ("one head for both keys", "one head per key")
         left, right = add_subplots(figure, colours, columns=2)
-        middles = [(low + high) / 2 for low, high in pairwise(found["bins"])]
-        for label, colour, shares, laws in zip(
-            labels, colours.series[:2], found["shares"], found["share_laws"], strict=True
+        centres = [(low + high) / 2 for low, high in pairwise(data["bins"])]
+        for label, colour, histogram, expected_histogram in zip(
+            labels,
+            colours.series[:2],
+            data["histograms"],
+            data["expected_histograms"],
+            strict=True,
         ):
-            left.stairs(shares, found["bins"], fill=True, alpha=0.5, color=colour, label=label)
-            left.plot(middles, laws, "o", ms=3.5, color=colour)
+            left.stairs(histogram, data["bins"], fill=True, alpha=0.5, color=colour, label=label)
+            left.plot(centres, expected_histogram, "o", ms=3.5, color=colour)
         left.plot([], [], "o", ms=3.5, color=colours.dimmed, label="closed form")
-        left.set(xlabel="output, along the line from $v_b$ to $v_a$", ylabel="share of draws")
-        left.set_xticks([0, 0.5, 1], ["$v_b$", "halfway", "$v_a$"])
+        left.set(xlabel="output, along the line from $v_b$ to $v_a$", ylabel="fraction of draws")
+        left.set_xticks([0, 0.5, 1], ["$v_b$", "midpoint", "$v_a$"])
         add_legend(left, colours)
-        for label, colour, misses in zip(labels, colours.series[:2], found["misses"], strict=True):
-            right.plot(found["least_scores"], misses, ".", ms=5, color=colour, label=label)
-        low, high = min(found["least_scores"]), max(found["least_scores"])
+        for label, colour, errors in zip(labels, colours.series[:2], data["errors"], strict=True):
+            right.plot(data["min_scores"], errors, ".", ms=5, color=colour, label=label)
+        low, high = min(data["min_scores"]), max(data["min_scores"])
         scores = [low + (high - low) * step / 99 for step in range(100)]
-        centre = found["threshold"] - float(result.parameters["margin"])
-        bounds = [found["width"] / (1 + math.exp(score - centre)) for score in scores]
+        critical = data["threshold"] - float(result.parameters["margin"])
+        bounds = [data["max_distance"] / (1 + math.exp(score - critical)) for score in scores]
         right.plot(scores, bounds, color=colours.series[2], label="bound for two heads")
-        right.axvline(centre, color=colours.dimmed, linestyle="--", label=r"$\ln(m - 1)$")
+        right.axvline(critical, color=colours.dimmed, linestyle="--", label=r"$\ln(m - 1)$")
         right.set(
             xlabel=r"smaller of $\beta\lambda_a$ and $\beta\lambda_b$",
             ylabel=r"$|$output$\,- (v_a + v_b)/2\,|$",

@@ -1,4 +1,4 @@
-"""Queries, keys, values: one small self-attention, worked by hand in whole numbers."""
+"""Queries, keys, values: a small self-attention worked by hand in integers."""
 
 import math
 from collections.abc import Callable, Iterator, Sequence
@@ -28,17 +28,18 @@ TEMPERATURES = [10 ** (step / 8) for step in range(33)]  # 1 to 10 000
 
 class QkvParameters(Parameters):
     query: int = Field(2, ge=1, le=3)
-    """Which of the three states asks."""
+    """Index of the query, 1 to 3."""
     temperature: float = Field(1.0, ge=1, le=10_000)
-    """What the scores are divided by before the softmax."""
+    """Temperature: the scores are divided by it before the softmax."""
 
 
 def by_hand(
     states: Matrix, w_q: Matrix, w_k: Matrix, w_v: Matrix
 ) -> tuple[list[list[float]], list[list[float]]]:
-    """All scores q_i . k_j, and the values, in plain Python. (scores, values)"""
-    made = [[[dot(row, state) for row in w] for state in states] for w in (w_q, w_k, w_v)]
-    queries, keys, values = made
+    """(scores, values): all scores q_i . k_j, and the values, in plain Python"""
+    queries, keys, values = (
+        [[dot(row, state) for row in w] for state in states] for w in (w_q, w_k, w_v)
+    )
     return [[dot(query, key) for key in keys] for query in queries], values
 
 
@@ -46,57 +47,57 @@ def dot(x: Sequence[float], y: Sequence[float]) -> float:
     return sum(a * b for a, b in zip(x, y, strict=True))
 
 
-def softened(scores: Sequence[float], values: Matrix, temperature: float) -> list[float]:
-    """The output by softmax, in plain Python."""
-    odds = [math.exp((score - max(scores)) / temperature) for score in scores]
-    return [dot(odds, column) / sum(odds) for column in zip(*values, strict=True)]
+def softmax_output(scores: Sequence[float], values: Matrix, temperature: float) -> list[float]:
+    """The softmax output, in plain Python."""
+    weights = [math.exp((score - max(scores)) / temperature) for score in scores]
+    return [dot(weights, column) / sum(weights) for column in zip(*values, strict=True)]
 
 
 def attention(
-    states: Float[Tensor, "length width"],
-    w_q: Float[Tensor, "inner width"],
-    w_k: Float[Tensor, "inner width"],
-    w_v: Float[Tensor, "depth width"],
+    states: Float[Tensor, "length dim"],
+    w_q: Float[Tensor, "kq_dim dim"],
+    w_k: Float[Tensor, "kq_dim dim"],
+    w_v: Float[Tensor, "depth dim"],
 ) -> Float[Tensor, "length depth"]:
-    """v_j for every query, j its best key: q = W_q h, k = W_k h, v = W_v h"""
+    """v_j for every query, where j is the key with the highest score: q = W_q h, k = W_k h, v = W_v h"""
     scores = (states @ w_q.T) @ (states @ w_k.T).T
     return (states @ w_v.T)[scores.argmax(1)]
 
 
-def layer(normalise: str, temperature: float = 1) -> MultiHead:
-    """The library's self-attention with these weights. Its maps are W x, as here: on columns."""
-    made = MultiHead(2, 1, 2, SCORES["dot"](2, 2), NORMALISERS[normalise]).double()
+def make_layer(normalise: str, temperature: float = 1) -> MultiHead:
+    """The library's self-attention with these weights, which act on columns as in nn.Linear: W x."""
+    layer = MultiHead(2, 1, 2, SCORES["dot"](2, 2), NORMALISERS[normalise]).double()
     with torch.no_grad():
-        made.query.weight.copy_(torch.tensor(W_Q, dtype=torch.float64) / temperature)
-        made.key_value.weight.copy_(torch.tensor([*W_K, *W_V]))
-        made.output.weight.copy_(torch.eye(2))
-    return made
+        layer.query.weight.copy_(torch.tensor(W_Q, dtype=torch.float64) / temperature)
+        layer.key_value.weight.copy_(torch.tensor([*W_K, *W_V]))
+        layer.output.weight.copy_(torch.eye(2))
+    return layer
 
 
 @torch.no_grad()
-def run(attending: MultiHead) -> tuple[Tensor, Tensor, Tensor]:
-    """(scores, weights, output) of all three queries"""
-    states, at = torch.tensor([STATES], dtype=torch.float64), torch.arange(3)[None]
-    keys, values = attending.keys_values(states, at)
-    output, weights = attending(states, keys, values, None, at, at, explain=True)
+def run_layer(layer: MultiHead) -> tuple[Tensor, Tensor, Tensor]:
+    """(scores, weights, output) for all three queries"""
+    states, position_ids = torch.tensor([STATES], dtype=torch.float64), torch.arange(3)[None]
+    keys, values = layer.keys_values(states, position_ids)
+    output, weights = layer(states, keys, values, None, position_ids, position_ids, explain=True)
     assert weights is not None
-    return attending.score(attending.query(states), keys[:, 0])[0], weights[0, 0], output[0]
+    return layer.score(layer.query(states), keys[:, 0])[0], weights[0, 0], output[0]
 
 
 def grade(answer: Callable[..., Tensor]) -> Iterator[Check]:
     """Every output must be the value of the key with the highest score."""
-    others = (
+    other_example = (
         ((1, 0, 2), (0, 1, -1), (3, 1, 0), (-1, 2, 1), (1, -2, 0)),
         ((1, 0, 1), (0, 1, 0)),
         ((0, 1, 1), (2, 0, 1)),
         ((1, 2, 0), (0, 1, 1), (3, 0, 1), (1, 1, 1), (0, 0, 2)),
     )
-    for name, given in (
-        ("the lab's own states and weights", (STATES, W_Q, W_K, W_V)),
-        ("five states of width 3", others),
+    for name, inputs in (
+        ("states and weights of the lab", (STATES, W_Q, W_K, W_V)),
+        ("five states of dimension 3", other_example),
     ):
-        scores, values = by_hand(*given)
-        outputs = answer(*(torch.tensor(part, dtype=torch.float64) for part in given))
+        scores, values = by_hand(*inputs)
+        outputs = answer(*(torch.tensor(part, dtype=torch.float64) for part in inputs))
         for i, row in enumerate(scores):
             j = row.index(max(row))
             yield Check(
@@ -105,17 +106,17 @@ def grade(answer: Callable[..., Tensor]) -> Iterator[Check]:
                 "=",
                 0,
                 1e-6,
-                hint=f"The scores of query {i + 1} are {row}: the highest is that of key {j + 1}, whose "
-                f"value is {values[j]}. W acts on columns, q = W_q h; with states in rows, states @ w_q.T.",
+                hint=f"The scores of query {i + 1} are {row}: key {j + 1} has the highest, and its value "
+                f"is {values[j]}. W acts on columns, q = W_q h; with states in rows, states @ w_q.T.",
             )
 
 
 class Qkv(Lab):
-    """Three states of two numbers each: every score and every output can be worked by hand."""
+    """Three states of dimension 2: every score and output can be computed by hand."""
 
     name = "qkv"
     claim = (
-        "Queries, keys and values worked by hand are what the library computes, to the last digit"
+        "Queries, keys and values computed by hand equal those of the library, to the last digit"
     )
     derivation = """
 Three states h1 = (5, 1), h2 = (4, 3), h3 = (-2, 6), and weights that act on columns: q = W_q h, k = W_k h,
@@ -127,19 +128,19 @@ The second query is (4, 2*4 + 9*3) = (4, 35). The keys are (1, 30), (3, 24) and 
 
     4*1 + 35*30 = 1054        4*3 + 35*24 = 852        4*6 - 35*12 = -396
 
-Argmax takes the value of the first, (4*5 + 3*1, 9*5 + 1*1) = (23, 46). Softmax gives the second key e^-202
-times the first one's weight: the same output, to 80 digits. Only when the scores are divided by some
-hundred does it become a mixture.
+Argmax selects the value of the first, (4*5 + 3*1, 9*5 + 1*1) = (23, 46). Softmax gives the second key e^-202
+times the weight of the first: the same output, to 80 digits. Only at a temperature of some hundred does it
+become a mixture.
 """
     parameters = QkvParameters
     exercise = Exercise(
         starter='''
 def attention(states, w_q, w_k, w_v):
-    """Self-attention in which every query takes the value of its best key (argmax in place of softmax).
+    """Self-attention with argmax instead of softmax: a query selects the value of its highest-scoring key.
 
-    states: a tensor [n, d], a row a state; w_q, w_k: tensors [c, d]; w_v: a tensor [e, d]. The weights act
-    on columns: q = W_q h, k = W_k h, v = W_v h. Scores are plain dot products.
-    Return a tensor [n, e]: the output of each query.
+    states: a tensor [n, d], one row per state; w_q, w_k: tensors [c, d]; w_v: a tensor [e, d]. The weights
+    act on columns: q = W_q h, k = W_k h, v = W_v h. Scores are unscaled dot products.
+    Return a tensor [n, e]: the output for each query.
     """
     raise NotImplementedError
 ''',
@@ -149,12 +150,17 @@ def attention(states, w_q, w_k, w_v):
 
     def measure(self, params: QkvParameters, generator: Generator) -> Findings:
         i = params.query - 1
-        scores, weights, outputs = run(layer("argmax"))
-        _, soft_weights, soft_outputs = run(layer("softmax", params.temperature))
+        scores, weights, outputs = run_layer(make_layer("argmax"))
+        _, soft_weights, soft_outputs = run_layer(make_layer("softmax", params.temperature))
         hand, values = by_hand(STATES, W_Q, W_K, W_V)
         best = hand[i].index(max(hand[i]))
-        path = [run(layer("softmax", temperature))[2][i].tolist() for temperature in TEMPERATURES]
-        path_laws = [softened(hand[i], values, temperature) for temperature in TEMPERATURES]
+        path = [
+            run_layer(make_layer("softmax", temperature))[2][i].tolist()
+            for temperature in TEMPERATURES
+        ]
+        expected_path = [
+            softmax_output(hand[i], values, temperature) for temperature in TEMPERATURES
+        ]
         return Findings(
             figures={
                 "scores": scores[i].tolist(),
@@ -166,31 +172,31 @@ def attention(states, w_q, w_k, w_v):
                 "values": values,
                 "temperatures": TEMPERATURES,
                 "path": path,
-                "path_laws": path_laws,
+                "expected_path": expected_path,
             },
             checks=[
                 Check(
-                    "largest difference of the nine scores from those by hand",
+                    "largest difference of the nine scores from those computed by hand",
                     float((scores - torch.tensor(hand)).abs().max()),
                     "=",
                     0,
                 ),
                 Check(
-                    f"distance of the output by argmax from v_{best + 1} = {tuple(values[best])}",
+                    f"distance of the argmax output from v_{best + 1} = {tuple(values[best])}",
                     math.dist(outputs[i].tolist(), values[best]),
                     "=",
                     0,
                 ),
                 Check(
-                    "largest distance of the output by softmax from that by hand, for all temperatures",
-                    max(map(math.dist, path, path_laws)),
+                    "largest distance of the softmax output from that computed by hand, all temperatures",
+                    max(map(math.dist, path, expected_path)),
                     "<=",
                     0,
                     ROUNDING,
                 ),
             ],
             table=ResultTable(
-                ["key", "score", "argmax", f"softmax at {params.temperature:g}", "value"],
+                ["key", "score", "argmax", f"softmax, temperature {params.temperature:g}", "value"],
                 [
                     [
                         f"k{j + 1}",
@@ -205,11 +211,11 @@ def attention(states, w_q, w_k, w_v):
         )
 
     def draw(self, result: Result, figure: Figure, colours: Theme) -> None:
-        found, i = result.figures, int(result.parameters["query"]) - 1
+        data, i = result.figures, int(result.parameters["query"]) - 1
         left, right = add_subplots(figure, colours, columns=2)
         draw_heatmap(
             left,
-            found["all_scores"],
+            data["all_scores"],
             colours,
             ["$q_1$", "$q_2$", "$q_3$"],
             ["$k_1$", "$k_2$", "$k_3$"],
@@ -218,19 +224,19 @@ def attention(states, w_q, w_k, w_v):
         frame = Rectangle((0.51, i + 0.51), 2.98, 0.98, fill=False, lw=3, edgecolor=colours.accent)
         left.add_patch(frame)
         left.set(xlabel="keys", ylabel="queries", title="scores")
-        path, laws = (list(zip(*found[name], strict=True)) for name in ("path", "path_laws"))
-        right.plot(*laws, label="softmax by hand")
-        right.plot(*path, "o", ms=4, label="softmax, scores divided")
-        right.plot(*found["output"], "*", ms=16, label="argmax")
-        for j, ((x, y), below) in enumerate(zip(found["values"], (-1, 1, -1), strict=True)):
+        path, expected = (list(zip(*data[name], strict=True)) for name in ("path", "expected_path"))
+        right.plot(*expected, label="softmax by hand")
+        right.plot(*path, "o", ms=4, label="softmax, temperature T")
+        right.plot(*data["output"], "*", ms=16, label="argmax")
+        for j, ((x, y), side) in enumerate(zip(data["values"], (-1, 1, -1), strict=True)):
             right.plot(x, y, "o", ms=9, mfc="none", mec=colours.dimmed)
-            self._label(right, f"$v_{j + 1}$ = ({x:g}, {y:g})", (x, y), (0, -16 * below), colours)
-        for place in (24, 32):
-            divided = f"÷ {found['temperatures'][place]:.0f}"
-            self._label(right, divided, found["path"][place], (-24, 0), colours)
+            self._label(right, f"$v_{j + 1}$ = ({x:g}, {y:g})", (x, y), (0, -16 * side), colours)
+        for step in (24, 32):
+            label = f"T = {data['temperatures'][step]:.0f}"
+            self._label(right, label, data["path"][step], (-30, 0), colours)
         right.set(
-            xlabel="first number of the output",
-            ylabel="second number",
+            xlabel="first component of the output",
+            ylabel="second component",
             title=f"output of $q_{i + 1}$",
         )
         right.margins(0.25)
@@ -240,9 +246,9 @@ def attention(states, w_q, w_k, w_v):
         self,
         panel: Axes,
         text: str,
-        at: tuple[float, float],
-        shift: tuple[float, float],
+        xy: tuple[float, float],
+        offset: tuple[float, float],
         colours: Theme,
     ) -> None:
         style = {"ha": "center", "va": "center", "color": colours.text, "size": 9}
-        panel.annotate(text, at, shift, textcoords="offset points", **style)
+        panel.annotate(text, xy, offset, textcoords="offset points", **style)

@@ -1,4 +1,4 @@
-"""Receptive field: heads that look at one position each see exponentially many, layer upon layer."""
+"""Receptive field: with one position per head, the receptive field grows exponentially with depth."""
 
 from collections.abc import Callable, Iterator, Sequence
 from copy import copy
@@ -20,15 +20,15 @@ from regard.labs.plotting import add_legend, add_subplots
 from regard.labs.rotations import rotation_matrix
 
 HEADS, DEPTHS = (1, 2, 4), (1, 2, 3)
-SHOWN = 2, 3  # heads and layers of the tree in the picture
-Tokens = Float[Tensor, "length width"]
-Selected = Float[Tensor, "heads length length"]
-Reach = Bool[Tensor, "output input"]
+PLOTTED = 2, 3  # heads and layers of the tree in the plot
+Tokens = Float[Tensor, "length dim"]
+Selections = Float[Tensor, "heads length length"]  # one-hot attention weights
+Dependencies = Bool[Tensor, "output input"]
 
 
 class ReceptiveFieldParameters(Parameters):
-    spare: int = Field(6, ge=1, le=64)
-    """Positions beyond the (h + 1)^n that can be seen: those which must stay unseen."""
+    extra_positions: int = Field(6, ge=1, le=64)
+    """Number of positions beyond (h + 1)^n, which must stay outside the receptive field."""
 
 
 def bound(heads: int, layers: int) -> int:
@@ -36,105 +36,107 @@ def bound(heads: int, layers: int) -> int:
     return (heads + 1) ** layers
 
 
-# --- a stack of argmax attention, with residuals ----------------------------------------------------
+# --- a stack of argmax attention layers with residual connections -----------------------------------
 
 
-class Stack:
-    """x <- x + heads(x), layer upon layer: the library's heads, which look at one position each."""
+class ArgmaxStack:
+    """x <- x + heads(x) in every layer: the library's heads with argmax, each attending to one position."""
 
     def __init__(self, layers: Sequence[MultiHead]) -> None:
         self.layers = [layer.double().requires_grad_(False) for layer in layers]
 
     def __call__(self, x: Tokens) -> Tokens:
         for layer in self.layers:
-            x = x + look(layer, x)[0]
+            x = x + run_layer(layer, x)[0]
         return x
 
-    def selected(self, x: Tokens) -> list[Selected]:
-        """What the heads of each layer select for x."""
-        found = []
+    def selections(self, x: Tokens) -> list[Selections]:
+        """The positions that the heads of each layer select for x."""
+        selections = []
         for layer in self.layers:
-            brought, weights = look(layer, x)
-            found.append(weights)
-            x = x + brought
-        return found
+            output, weights = run_layer(layer, x)
+            selections.append(weights)
+            x = x + output
+        return selections
 
-    def held(self, x: Tokens) -> "Stack":
-        """The same, with what its heads select for x held fixed, so that only values still count."""
-        chosen = zip(self.layers, self.selected(x), strict=True)
-        return Stack([fixed(layer, weights) for layer, weights in chosen])
+    def freeze(self, x: Tokens) -> "ArgmaxStack":
+        """The same stack with the selections for x held fixed, so that inputs act through the values only."""
+        pairs = zip(self.layers, self.selections(x), strict=True)
+        return ArgmaxStack([freeze_weights(layer, weights) for layer, weights in pairs])
 
-    def reach(self, x: Tokens, outputs: int) -> Reach:
-        """Which inputs the first outputs depend on: those whose gradient is not 0."""
+    def dependencies(self, x: Tokens, outputs: int) -> Dependencies:
+        """True where the gradient of one of the first `outputs` outputs with respect to an input is not 0."""
         x = x.clone().requires_grad_()
-        # Unequal weights, so that what two ways bring does not cancel.
-        told = self(x) @ torch.linspace(1, 2, x.shape[-1], dtype=x.dtype)
-        rows = [torch.autograd.grad(one, x, retain_graph=True)[0] for one in told[:outputs]]
+        # Unequal coefficients, so that the contributions of two paths do not cancel.
+        scalars = self(x) @ torch.linspace(1, 2, x.shape[-1], dtype=x.dtype)
+        rows = [torch.autograd.grad(y, x, retain_graph=True)[0] for y in scalars[:outputs]]
         return torch.stack(rows).abs().amax(-1) > 0
 
 
-def look(layer: MultiHead, x: Tokens) -> tuple[Tokens, Selected]:
-    """(what all heads bring, what each selects)"""
-    at = torch.arange(len(x))[None]
-    found, weights = layer(x[None], *layer.keys_values(x[None], at), None, at, at, explain=True)
+def run_layer(layer: MultiHead, x: Tokens) -> tuple[Tokens, Selections]:
+    """(output, attention weights)"""
+    ids = torch.arange(len(x))[None]
+    output, weights = layer(x[None], *layer.keys_values(x[None], ids), None, ids, ids, explain=True)
     assert weights is not None
-    return found[0], weights[0]
+    return output[0], weights[0]
 
 
-def fixed(layer: MultiHead, weights: Selected) -> MultiHead:
-    """The same layer after it has made up its mind: these weights, whatever the scores."""
-    same = copy(layer)
-    same.normalise = lambda scores: weights.expand_as(scores)
-    return same
+def freeze_weights(layer: MultiHead, weights: Selections) -> MultiHead:
+    """The same layer with fixed attention weights, whatever the scores."""
+    frozen = copy(layer)
+    frozen.normalise = lambda scores: weights.expand_as(scores)
+    return frozen
 
 
-def ways(selected: list[Selected]) -> list[list[int]]:
-    """All ways to output 0, from the last layer down: [layer, from, to, head], head 0 the residual."""
-    found, reached = [], {0}
-    for layer, weights in reversed(list(enumerate(selected))):
-        steps = [
-            [layer, chosen, place, head]
-            for place in sorted(reached)
-            for head, chosen in enumerate([place, *weights[:, place].argmax(-1).tolist()])
+def trace_paths(selections: list[Selections]) -> list[list[int]]:
+    """All paths to output 0, from the last layer down: [layer, from, to, head], head 0 being the residual."""
+    paths, reached = [], {0}
+    for layer, weights in reversed(list(enumerate(selections))):
+        edges = [
+            [layer, source, target, head]
+            for target in sorted(reached)
+            for head, source in enumerate([target, *weights[:, target].argmax(-1).tolist()])
         ]
-        found += steps
-        reached = {chosen for _, chosen, _, _ in steps}
-    return found
+        paths += edges
+        reached = {source for _, source, _, _ in edges}
+    return paths
 
 
-def heads_of(width: int, heads: int, depth: int) -> MultiHead:
-    return MultiHead(width, heads, depth, SCORES["scaled-dot"](depth, depth), NORMALISERS["argmax"])
+def make_layer(d_model: int, heads: int, head_dim: int) -> MultiHead:
+    score = SCORES["scaled-dot"](head_dim, head_dim)
+    return MultiHead(d_model, heads, head_dim, score, NORMALISERS["argmax"])
 
 
-def random_stack(heads: int, layers: int) -> Stack:
-    """Whatever weights chance gives."""
-    return Stack([heads_of(8, heads, 5) for _ in range(layers)])
+def random_stack(heads: int, layers: int) -> ArgmaxStack:
+    """A stack with randomly initialised weights."""
+    return ArgmaxStack([make_layer(8, heads, 5) for _ in range(layers)])
 
 
-def looking_at(offsets: Sequence[Sequence[int]], length: int) -> Stack:
-    """A stack whose head i of layer l, at position p, looks at p + offsets[l][i], round the end.
+def offset_stack(offsets: Sequence[Sequence[int]], length: int) -> ArgmaxStack:
+    """A stack whose head i of layer l, at position p, attends to p + offsets[l][i] modulo the length.
 
-    A token is (cos, sin, content), its place on a circle; a query is turned on by the offset, so the key
-    that lies in its direction wins. Heads read and write the content alone: places stay what they are.
+    A token is (cos, sin, content), where (cos, sin) encodes its position as an angle. Queries are rotated by
+    the offset, so that the key at that angle has the highest score. Values and outputs hold the content only,
+    so the position encodings stay unchanged.
     """
     layers = []
     for row in offsets:
-        layer = heads_of(3, len(row), 3)
-        turns = [rotation_matrix(torch.tensor([2 * torch.pi * step / length])) for step in row]
+        layer = make_layer(3, len(row), 3)
+        rotations = [rotation_matrix(torch.tensor([2 * torch.pi * step / length])) for step in row]
         with torch.no_grad():
-            for part in (layer.query, layer.key_value, layer.output):
-                part.weight.zero_()
-            for i, turn in enumerate(turns):
-                layer.query.weight[3 * i : 3 * i + 2, :2] = turn
+            for linear in (layer.query, layer.key_value, layer.output):
+                linear.weight.zero_()
+            for i, rotation in enumerate(rotations):
+                layer.query.weight[3 * i : 3 * i + 2, :2] = rotation
                 layer.key_value.weight[3 * i : 3 * i + 2, :2] = torch.eye(2)
                 layer.key_value.weight[3 * (len(row) + i) + 2, 2] = 1.0
                 layer.output.weight[2, 3 * i + 2] = 1.0
         layers.append(layer)
-    return Stack(layers)
+    return ArgmaxStack(layers)
 
 
-def circle(length: int, generator: Generator) -> Float[Tensor, "length 3"]:
-    """Tokens for such a stack: places on a circle, contents by chance."""
+def sample_tokens(length: int, generator: Generator) -> Float[Tensor, "length 3"]:
+    """Tokens for such a stack: positions as angles, random contents."""
     angle = 2 * torch.pi * torch.arange(length, dtype=torch.float64) / length
     content = torch.rand(length, dtype=torch.float64, generator=generator)
     return torch.stack([angle.cos(), angle.sin(), content], dim=-1)
@@ -142,12 +144,12 @@ def circle(length: int, generator: Generator) -> Float[Tensor, "length 3"]:
 
 @dataclass(frozen=True)
 class Case:
-    """How many positions reach an output of h heads and n layers, at most."""
+    """Size of the largest receptive field of an output, for h heads and n layers."""
 
     heads: int
     layers: int
     bound: int
-    built: int
+    constructed: int
     random: int
     gradient: int
     positions: int
@@ -155,90 +157,89 @@ class Case:
     @property
     def checks(self) -> list[Check]:
         case = f"h = {self.heads}, n = {self.layers}"
-        why = "More reaches an output than the residual and one position for each head, or less."
-        seen = f"positions seen at most, {case}"
+        hint = "An output depends on more than the residual and one position per head, or on less."
+        name = f"largest receptive field, {case}"
         return [
-            Check(f"{seen}, random heads", self.random, "<=", self.bound, hint=why),
-            Check(f"{seen}, built heads", self.built, "=", self.bound, hint=why),
+            Check(f"{name}, random heads", self.random, "<=", self.bound, hint=hint),
+            Check(f"{name}, constructed heads", self.constructed, "=", self.bound, hint=hint),
         ]
 
 
-def measured(heads: int, layers: int, spare: int, generator: Generator) -> Case:
-    """One case: heads that look where they should, and heads that look where chance has it."""
-    most = bound(heads, layers)
-    length = most + spare
-    places = circle(length, generator)
-    built = looking_at(offsets(heads, layers), length).held(places).reach(places, length)
+def measure_case(heads: int, layers: int, extra_positions: int, generator: Generator) -> Case:
+    """Receptive fields of heads constructed to reach the bound, and of random heads."""
+    limit = bound(heads, layers)
+    length = limit + extra_positions
+    tokens = sample_tokens(length, generator)
+    stack = offset_stack(offsets(heads, layers), length)
+    constructed = stack.freeze(tokens).dependencies(tokens, length)
     x = torch.randn(length, 8, dtype=torch.float64, generator=generator)
     stack = random_stack(heads, layers)
-    drawn, dense = stack.held(x).reach(x, length), stack.reach(x, outputs=1)
-    counts = (int(found.sum(-1).max()) for found in (built, drawn, dense))
-    return Case(heads, layers, most, *counts, positions=length)
+    random, dense = stack.freeze(x).dependencies(x, length), stack.dependencies(x, outputs=1)
+    sizes = (int(mask.sum(-1).max()) for mask in (constructed, random, dense))
+    return Case(heads, layers, limit, *sizes, positions=length)
 
 
 # --- the exercise ---------------------------------------------------------------------------------
 
 
 def offsets(heads: int, layers: int) -> list[list[int]]:
-    """Head i of layer l looks i (h + 1)^l on: the digits of a number in base h + 1."""
+    """Head i of layer l attends i (h + 1)^l positions ahead: the digits of a number in base h + 1."""
     return [[i * (heads + 1) ** layer for i in range(1, heads + 1)] for layer in range(layers)]
 
 
 def grade(answer: Callable[..., Any]) -> Iterator[Check]:
-    """Any offsets will do that let an output see (h + 1)^n positions."""
+    """Accept any offsets with which the receptive field has (h + 1)^n positions."""
     generator = torch.Generator().manual_seed(0)
     for heads, layers in ((1, 1), (1, 3), (2, 2), (3, 2)):
         given = [[int(step) for step in row] for row in answer(heads, layers)]
-        length = (
-            2 * sum(max(map(abs, row)) for row in given) + 2
-        )  # room for every sum: no way round
+        # Long enough for every sum of offsets, so that none wraps around.
+        length = 2 * sum(max(map(abs, row)) for row in given) + 2
         if length > 600:
-            raise UserError(f"offsets({heads}, {layers}) gave {given}: smaller ones do")
-        x = circle(length, generator)
-        seen = int(looking_at(given, length).held(x).reach(x, outputs=1).sum())
+            raise UserError(f"offsets({heads}, {layers}) returned {given}: use smaller offsets")
+        x = sample_tokens(length, generator)
+        size = int(offset_stack(given, length).freeze(x).dependencies(x, outputs=1).sum())
         sums: dict[int, list[tuple[int, ...]]] = {}
         for steps in product(*([0, *row] for row in given)):
             sums.setdefault(sum(steps), []).append(steps)
-        twice = next((found for found in sums.values() if len(found) > 1), None)
-        clash = f" Two ways lead to one place: steps {twice[0]} and {twice[1]}." if twice else ""
+        equal = next((paths for paths in sums.values() if len(paths) > 1), None)
+        clash = f" Two paths lead to one position: {equal[0]} and {equal[1]}." if equal else ""
         yield Check(
-            f"positions that output 0 sees (heads = {heads}, layers = {layers}, offsets {given})",
-            seen,
+            f"receptive field of output 0 (heads = {heads}, layers = {layers}, offsets {given})",
+            size,
             "=",
             bound(heads, layers),
-            hint="An output sees p + s_1 + .. + s_n, where each s_l is 0 (the residual) or one of "
-            f"layer l's offsets: all {bound(heads, layers)} sums must differ.{clash}",
+            hint="An output depends on p + s_1 + .. + s_n, where each s_l is 0 (the residual) or one of the "
+            f"offsets of layer l: all {bound(heads, layers)} sums must differ.{clash}",
         )
 
 
 class ReceptiveField(Lab):
-    """n layers of h argmax heads see at most (h + 1)^n positions, and can see as many."""
+    """n layers of h argmax heads depend on at most (h + 1)^n positions, and can reach that bound."""
 
     name = "receptive-field"
-    claim = (
-        "n layers of h heads that look at one position each see up to (h + 1)^n positions, no more"
-    )
+    claim = "n layers of h heads that attend to one position each reach up to (h + 1)^n positions, no more"
     derivation = """
-With argmax, head i at position p copies one value: x_p <- x_p + sum_i W_i x_(s_i(p)). What x_p now holds
-came from p itself, by the residual, and from h selected positions, so if S_n is the most positions that
-can reach an output after n layers,
+With argmax, head i at position p copies one value: x_p <- x_p + sum_i W_i x_(s_i(p)). So x_p now depends on p
+itself, through the residual, and on h selected positions. If S_n is the largest number of positions that an
+output can depend on after n layers,
 
     S_0 = 1,   S_n <= (h + 1) S_(n-1),   hence S_n <= (h + 1)^n
 
-It is reached: let head i of layer l = 0 .. n - 1 look i (h + 1)^l places on. An output then sees p + the
-sum of i_l (h + 1)^l with digits i_l = 0 .. h, and every number below (h + 1)^n is written so just once.
+The bound is reached: let head i of layer l = 0 .. n - 1 attend i (h + 1)^l positions ahead. An output then
+depends on p + the sum of i_l (h + 1)^l with digits i_l = 0 .. h, and every number below (h + 1)^n has exactly
+one such representation.
 
-We change one input at a time, with every selection held fixed, and count the inputs that reach an output.
-(The gradient would mislead: straight-through, it is softmax's, and reaches every position.)
+We hold every selection fixed, and count the inputs on which an output depends through the values. (The plain
+gradient would mislead: the straight-through gradient is that of softmax, and reaches every position.)
 """
     parameters = ReceptiveFieldParameters
     exercise = Exercise(
         starter='''
 def offsets(heads, layers):
-    """Where each head of each layer should look, so that an output sees as much as it can.
+    """Return the offset at which each head attends, such that the receptive field is as large as possible.
 
-    Head i of layer l, at position p, looks at position p + offsets[l][i]; the residual keeps p itself.
-    Return a list of `layers` lists of `heads` whole numbers, with which an output sees
+    Head i of layer l, at position p, attends to position p + offsets[l][i]; the residual keeps p itself.
+    Return a list of `layers` lists of `heads` integers, with which an output depends on
     (heads + 1) ** layers different positions.
     """
     raise NotImplementedError
@@ -246,20 +247,21 @@ def offsets(heads, layers):
         solution=offsets,
         grade=grade,
         background="""
-A head that looks at one position copies its value, and the residual keeps what was there: after one layer,
-position p holds something of p and of the h positions that its heads looked at. The layer above looks at
-positions that have done the same.
+A head that attends to one position copies its value, and the residual keeps the input: after one layer,
+position p depends on p and on the h positions that its heads attended to. The next layer attends to positions
+for which the same holds.
 """,
     )
 
     def measure(self, params: ReceptiveFieldParameters, generator: Generator) -> Findings:
-        cases = [measured(h, n, params.spare, generator) for h in HEADS for n in DEPTHS]
-        places = circle(bound(*SHOWN) + params.spare, generator)
-        shown = looking_at(offsets(*SHOWN), len(places)).selected(places)
-        columns = ["h", "n", "(h + 1)^n", "seen, built", "seen, random", "by gradient", "of"]
+        extra = params.extra_positions
+        cases = [measure_case(h, n, extra, generator) for h in HEADS for n in DEPTHS]
+        tokens = sample_tokens(bound(*PLOTTED) + extra, generator)
+        selections = offset_stack(offsets(*PLOTTED), len(tokens)).selections(tokens)
+        columns = ["h", "n", "(h + 1)^n", "constructed", "random", "by gradient", "positions"]
         return Findings(
             figures={
-                "ways": ways(shown),
+                "paths": trace_paths(selections),
                 **{f.name: [getattr(case, f.name) for case in cases] for f in fields(Case)},
             },
             checks=[check for case in cases for check in case.checks],
@@ -267,26 +269,29 @@ positions that have done the same.
         )
 
     def draw(self, result: Result, figure: Figure, colours: Theme) -> None:
-        found = result.figures
+        data = result.figures
         left, right = add_subplots(figure, colours, columns=2)
         for i, heads in enumerate(HEADS):
-            own = [k for k, h in enumerate(found["heads"]) if h == heads]
-            x = [found["layers"][k] for k in own]
-            tint = colours.series[i]
-            left.plot(x, [found["bound"][k] for k in own], color=tint, label=rf"${heads + 1}^n$")
-            left.plot(x, [found["built"][k] for k in own], "o", ms=7, color=tint)
-            left.plot(x, [found["random"][k] for k in own], "x", ms=6, color=tint)
-        left.plot([], [], "o", color=colours.dimmed, label="seen, built heads")
-        left.plot([], [], "x", color=colours.dimmed, label="seen, random heads")
-        left.set(yscale="log", xticks=DEPTHS, xlabel="layers n", ylabel="positions seen")
+            rows = [k for k, h in enumerate(data["heads"]) if h == heads]
+            x = [data["layers"][k] for k in rows]
+            colour = colours.series[i]
+            bounds = [data["bound"][k] for k in rows]
+            left.plot(x, bounds, color=colour, label=rf"${heads + 1}^n$")
+            left.plot(x, [data["constructed"][k] for k in rows], "o", ms=7, color=colour)
+            left.plot(x, [data["random"][k] for k in rows], "x", ms=6, color=colour)
+        left.plot([], [], "o", color=colours.dimmed, label="constructed heads")
+        left.plot([], [], "x", color=colours.dimmed, label="random heads")
+        left.set(
+            yscale="log", xticks=DEPTHS, xlabel="layers n", ylabel="receptive field (positions)"
+        )
         add_legend(left, colours)
-        for layer, source, place, head in found["ways"]:
-            tint = colours.series[head] if head else colours.dimmed
-            right.plot([source, place], [layer, layer + 1], color=tint, lw=0.9, zorder=1)
-            right.plot([source, place], [layer, layer + 1], "o", ms=3.5, color=colours.text)
+        for layer, source, target, head in data["paths"]:
+            colour = colours.series[head] if head else colours.dimmed
+            right.plot([source, target], [layer, layer + 1], color=colour, lw=0.9, zorder=1)
+            right.plot([source, target], [layer, layer + 1], "o", ms=3.5, color=colours.text)
         right.grid(False)
-        inputs = {source for layer, source, _, _ in found["ways"] if layer == 0}
-        heads, layers = SHOWN
-        told = f"{heads} heads, {layers} layers: ways from {len(inputs)} positions to output 0"
-        right.set_title(told, size=10)
+        inputs = {source for layer, source, _, _ in data["paths"] if layer == 0}
+        heads, layers = PLOTTED
+        title = f"{heads} heads, {layers} layers: paths from {len(inputs)} positions to output 0"
+        right.set_title(title, size=10)
         right.set(yticks=range(layers + 1), xlabel="position (token)", ylabel="layer")

@@ -1,4 +1,4 @@
-"""Scaling: what time and memory a layer takes as texts grow."""
+"""Scaling: time and memory of a layer against sequence length."""
 
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -18,257 +18,278 @@ from regard.labs.profiling import PowerLaw, peak_memory, retain_freed_memory, th
 from regard.models.cells import CELLS, Cell
 from regard.models.state_space import StateSpace
 
-# Exponents of length that each layer should have: (time, memory)
-LAWS = {
+# Expected exponents of length for each layer: (time, memory)
+EXPONENTS = {
     "RNN": (1, 1),
     "naive attention": (2, 2),
     "fused attention": (2, 1),
     "state space": (1, 1),
 }
-ROOM = {"time": 0.35, "memory": 0.1}
-SURE, MORE_ROUNDS = 0.35, 4  # an interval to be content with, and how often to try again
+TOLERANCE = {"time": 0.35, "memory": 0.1}
+MAX_INTERVAL, EXTRA_ROUNDS = 0.35, 4  # repeat the timing while a confidence interval is wider
 
 
 class ScalingParameters(Parameters):
-    shortest: int = Field(768, ge=64, le=4096)
-    """The shortest text, in tokens; in short ones you see what does not grow, or not as fast, ..."""
-    longest: int = Field(1792, ge=128, le=8192)
-    """... and the longest."""
+    min_length: int = Field(768, ge=64, le=4096)
+    """Shortest sequence, in tokens; for short ones, lower-order terms dominate."""
+    max_length: int = Field(1792, ge=128, le=8192)
+    """Longest sequence, in tokens; at least twice min_length."""
     lengths: int = Field(7, ge=4, le=20)
-    """How many lengths to measure."""
-    width: int = Field(16, ge=2, le=128)
-    """How wide a token is; the one head of attention is 4 times as wide, the state space 8 times."""
-    rounds: int = Field(7, ge=1, le=100)
-    """How often the clock runs for each length; the least time counts."""
+    """Number of lengths to measure."""
+    d_model: int = Field(16, ge=2, le=128)
+    """Model dimension; head_dim is 4 times that, the inner dimension of the state space 8 times."""
+    repeats: int = Field(7, ge=1, le=100)
+    """Timings per length; the minimum counts."""
 
     @model_validator(mode="after")
-    def _grows(self) -> Self:
-        if self.longest < 2 * self.shortest:
+    def _check_lengths(self) -> Self:
+        if self.max_length < 2 * self.min_length:
             raise ValueError(
-                f"to see growth, longest must be twice shortest or more: {2 * self.shortest}, not "
-                f"{self.longest}"
+                f"to measure growth, max_length must be at least twice min_length: {2 * self.min_length}, "
+                f"not {self.max_length}"
             )
         return self
 
     @property
-    def measured(self) -> list[int]:
-        grows = (self.longest / self.shortest) ** (1 / (self.lengths - 1))
-        return [round(self.shortest * grows**i) for i in range(self.lengths)]
+    def measured_lengths(self) -> list[int]:
+        ratio = (self.max_length / self.min_length) ** (1 / (self.lengths - 1))
+        return [round(self.min_length * ratio**i) for i in range(self.lengths)]
 
 
 Layers = dict[str, Callable[[Tensor], Any]]
 
 
-def layers(width: int) -> Layers:
-    """The library's own: a recurrent cell, one attention computed in two ways, a state space.
+def make_layers(d_model: int) -> Layers:
+    """The library's recurrent cell, attention with and without the fused kernel, and state space.
 
-    Wide inside and narrow outside, so that what grows with the text is most of the work, however short.
+    The inner dimensions are large and d_model is small, so that the terms that grow with length dominate.
     """
-    inner = 4 * width
-    attention = MultiHead(width, 1, inner, SCORES["scaled-dot"](inner, inner))
+    head_dim = 4 * d_model
+    attention = MultiHead(d_model, 1, head_dim, SCORES["scaled-dot"](head_dim, head_dim))
 
-    def look(x: Tensor, explain: bool) -> Any:
-        at = torch.arange(x.shape[1])[None]
-        return attention(x, *attention.keys_values(x, at), None, at, at, explain)
+    def attend_self(x: Tensor, explain: bool) -> Any:
+        position_ids = torch.arange(x.shape[1])[None]
+        keys_values = attention.keys_values(x, position_ids)
+        return attention(x, *keys_values, None, position_ids, position_ids, explain)
 
     return {
-        "RNN": Cell(CELLS["gru"], width, width),
-        "naive attention": partial(look, explain=True),
-        "fused attention": partial(look, explain=False),
-        "state space": StateSpace(width, expand=8),
+        "RNN": Cell(CELLS["gru"], d_model, d_model),
+        "naive attention": partial(attend_self, explain=True),
+        "fused attention": partial(attend_self, explain=False),
+        "state space": StateSpace(d_model, expand=8),
     }
 
 
-def clock(made: Layers, texts: list[Tensor], rounds: int, best: dict[str, list[float]]) -> None:
-    """Lower the least times: every layer and length in turn, so that a slow moment spoils none."""
-    for _ in range(rounds):
-        for place, x in enumerate(texts):
-            for name, layer in made.items():
-                spent = thread_seconds(lambda layer=layer, x=x: layer(x))
-                best[name][place] = min(best[name][place], spent)
+def update_times(
+    layers: Layers, inputs: list[Tensor], repeats: int, best: dict[str, list[float]]
+) -> None:
+    """Update the minimum times. Runs are interleaved, so that a slow phase affects all layers and lengths."""
+    for _ in range(repeats):
+        for i, x in enumerate(inputs):
+            for name, layer in layers.items():
+                seconds = thread_seconds(lambda layer=layer, x=x: layer(x))
+                best[name][i] = min(best[name][i], seconds)
 
 
 # --- the exercise ---------------------------------------------------------------------------------
 
 
 def fold(
-    largest: float, total: float, gathered: Tensor, scores: Tensor, values: Tensor
+    running_max: float, denominator: float, numerator: Tensor, scores: Tensor, values: Tensor
 ) -> tuple[float, float, Tensor]:
-    """(max, sum of e^(s - max), sum of e^(s - max) v) of what was read before and these"""
-    new = max(largest, float(scores.max()))
-    shrink = float(torch.tensor(largest - new, dtype=torch.float64).exp())
-    weights = (scores - new).exp()
-    return new, total * shrink + float(weights.sum()), gathered * shrink + weights @ values
+    """(max, sum of e^(s - max), sum of e^(s - max) v) over all keys so far and the new block"""
+    new_max = max(running_max, float(scores.max()))
+    correction = float(torch.tensor(running_max - new_max, dtype=torch.float64).exp())
+    weights = (scores - new_max).exp()
+    new_denominator = denominator * correction + float(weights.sum())
+    return new_max, new_denominator, numerator * correction + weights @ values
 
 
 def grade(answer: Callable[..., tuple[float, float, Tensor]]) -> Iterator[Check]:
-    """However the keys are cut, gathered / total is what attention gives over all of them."""
+    """However the keys are split into blocks, the quotient must equal attention over all of them."""
     generator = torch.Generator().manual_seed(0)
     cases = (
         ((3, 4), 1.0, "two blocks"),
-        ((5, 1, 2, 7), 3.0, "blocks of 5, 1, 2 and 7, scores rising"),
+        ((5, 1, 2, 7), 3.0, "blocks of 5, 1, 2 and 7, increasing scores"),
         ((2, 3, 5), 900.0, "scores in the thousands"),
     )
-    for sizes, scale, given in cases:
+    for sizes, scale, case in cases:
         scores = scale * torch.randn(sum(sizes), dtype=torch.float64, generator=generator)
-        scores = scores.sort().values if "rising" in given else scores
+        scores = scores.sort().values if "increasing" in case else scores
         values = torch.randn(sum(sizes), 3, dtype=torch.float64, generator=generator)
-        right = attend(scores[None], values)[0][0]
-        (first, *blocks), (seen, *more) = scores.split(sizes), values.split(sizes)
-        weights = (first - first.max()).exp()
-        state = (float(first.max()), float(weights.sum()), weights @ seen)
-        for some, theirs in zip(blocks, more, strict=True):
-            state = answer(*state, some.clone(), theirs.clone())
+        expected = attend(scores[None], values)[0][0]
+        first_scores, *score_blocks = scores.split(sizes)
+        first_values, *value_blocks = values.split(sizes)
+        weights = (first_scores - first_scores.max()).exp()
+        state = (float(first_scores.max()), float(weights.sum()), weights @ first_values)
+        for block_scores, block_values in zip(score_blocks, value_blocks, strict=True):
+            state = answer(*state, block_scores.clone(), block_values.clone())
         yield Check(
-            f"largest difference of gathered / total from attention over all keys ({given})",
-            float((state[2] / state[1] - right).abs().max()),
+            f"largest difference of numerator / denominator from attention over all keys ({case})",
+            float((state[2] / state[1] - expected).abs().max()),
             "<=",
             0,
             1e-9,
-            hint="Old sums were taken with e^(s - old largest). If the largest changes, multiply them by "
-            "e^(old - new) before adding e^(s - new) and e^(s - new) v of the new block. Without taking the "
-            "largest off, e^s overflows.",
+            hint="The old sums use e^(s - old max). If the maximum changes, multiply them by "
+            "e^(old max - new max) before adding e^(s - new max) and e^(s - new max) v of the new block. "
+            "Without subtracting the maximum, e^s overflows.",
         )
 
 
 class Scaling(Lab):
-    """Exponents of length, of time and of memory."""
+    """Exponents of time and memory in the sequence length."""
 
     name = "scaling"
     claim = (
-        "Attention's time grows as the square of the length, its memory only if the weights are kept; "
-        "an RNN's and a state space's grow in proportion"
+        "The time of attention is quadratic in the length, its memory only if the weights are stored; "
+        "an RNN and a state space are linear in both"
     )
     derivation = """
-A text of L tokens of width d:
+A sequence of L tokens of dimension d:
 
     RNN                one step after another, O(d^2) each            time L      memory L
-    naive attention    all L^2 scores and weights, kept               time L^2    memory L^2
-    fused attention    the same products, block by block: of a block
-                       only the largest score, the sum of the weights
-                       and the weighted sum of the values stay        time L^2    memory L
+    naive attention    all L^2 scores and weights, stored             time L^2    memory L^2
+    fused attention    the same MACs, block by block: of each block
+                       only the maximum score, the sum of the weights
+                       and the weighted sum of the values are kept    time L^2    memory L
     state space        a scan over a state of constant size           time L      memory L
 
-We fit a + c L^p, a line through the logarithms once a is taken off, and give p with its 95 % interval.
-Smaller terms (projections, L d^2) bend the line a little: hence the room. Time is what one thread works,
-the least of several turns: whatever else a machine does only adds to it; a is what a single token takes.
-Memory is the most that PyTorch holds at once, its kernels' own buffers included, as its profiler tells: the
-same on every run, and so exact that a, buffers that do not grow, can be fitted, too.
+We fit a + c L^p, a straight line in log-log coordinates after subtracting a, and report p with its 95 %
+confidence interval. Lower-order terms (projections, L d^2) bend the line slightly: hence the tolerance. Time
+is CPU time of one thread, the minimum of several repeats, because other processes only add to it; a is the
+time of a single token. Memory is the peak allocation of PyTorch, its kernels' buffers included, as reported
+by its profiler: it is deterministic, and so exact that a, the buffers of constant size, can be fitted, too.
 
-The fused kernel saves memory only while no L x L matrix is made for it: a mask or a bias of that size is
-one. In time, an RNN's steps must wait for each other; attention's products need not, which is why on
-parallel hardware the square may still be quicker.
+The fused kernel saves memory only if no L x L matrix is passed to it, such as a mask or a bias of that size.
+As for time, the steps of an RNN are sequential; the matrix multiplications of attention are not, which is why
+the quadratic cost may still be faster on parallel hardware.
 """
     parameters = ScalingParameters
-    quick: ClassVar[dict[str, Value]] = {"lengths": 5, "rounds": 3}
+    quick: ClassVar[dict[str, Value]] = {"lengths": 5, "repeats": 3}
     exercise = Exercise(
         starter='''
-def fold(largest, total, gathered, scores, values):
-    """Attention of one query, after one more block of keys.
+def fold(running_max, denominator, numerator, scores, values):
+    """Return the state of online softmax attention for one query, after one more block of keys.
 
-    Of the keys read so far is left: largest, the largest score; total, the sum of e^(s - largest) over their
-    scores s; gathered, a tensor [d], the sum of e^(s - largest) v over their scores and values.
+    The state of the keys so far: running_max, the maximum score; denominator, the sum of e^(s - running_max)
+    over their scores s; numerator, a tensor [d], the sum of e^(s - running_max) v.
     scores: a tensor [n], those of the next n keys. values: a tensor [n, d].
-    Return the new (largest, total, gathered): gathered / total is then attention over all keys so far.
+    Return the new (running_max, denominator, numerator): numerator / denominator is attention over all keys
+    so far.
     """
     raise NotImplementedError
 ''',
         solution=fold,
         grade=grade,
         background="""
-softmax(s) v = sum_j e^(s_j) v_j / sum_j e^(s_j). Both sums can be taken key by key, and then no more than the
-sums need be kept, however long the text. But e^s overflows for large s; taking the largest score off all
-of them changes nothing in the quotient. The largest of those still to come is not known in advance.
+softmax(s) v = sum_j e^(s_j) v_j / sum_j e^(s_j). Both sums can be accumulated block by block, so only the
+sums need to be stored, however long the sequence. But e^s overflows for large s; subtracting the maximum from
+all scores leaves the quotient unchanged. The maximum over all later blocks is not known in advance.
 """,
     )
 
     def measure(self, params: ScalingParameters, generator: Generator) -> Findings:
-        made, sizes = layers(params.width), params.measured
-        texts = [torch.randn(1, size, params.width, generator=generator) for size in (1, *sizes)]
-        times = {name: [float("inf")] * len(texts) for name in made}
+        layers, lengths = make_layers(params.d_model), params.measured_lengths
+        inputs = [torch.randn(1, n, params.d_model, generator=generator) for n in (1, *lengths)]
+        times = {name: [float("inf")] * len(inputs) for name in layers}
         retain_freed_memory()
         with torch.inference_mode():
-            clock(made, texts, 1, {name: [0.0] * len(texts) for name in made})  # warms up
-            for _ in range(1 + MORE_ROUNDS):
-                clock(made, texts, params.rounds, times)
-                if all(timed(sizes, spent).interval <= SURE for spent in times.values()):
+            update_times(
+                layers, inputs, 1, {name: [0.0] * len(inputs) for name in layers}
+            )  # warm-up
+            for _ in range(1 + EXTRA_ROUNDS):
+                update_times(layers, inputs, params.repeats, times)
+                fits = [fit_times(lengths, seconds) for seconds in times.values()]
+                if all(fit.interval <= MAX_INTERVAL for fit in fits):
                     break
             memory = {
-                name: [peak_memory(partial(layer, x)) for x in texts[1:]]
-                for name, layer in made.items()
+                name: [peak_memory(partial(layer, x)) for x in inputs[1:]]
+                for name, layer in layers.items()
             }
-        return found(sizes, times, memory)
+        return summarise(lengths, times, memory)
 
     def draw(self, result: Result, figure: Figure, colours: Theme) -> None:
-        found = result.figures
-        sizes = found["lengths"]
+        data = result.figures
+        lengths = data["lengths"]
         panels = add_subplots(figure, colours, columns=2)
-        for panel, what, unit in zip(panels, ("time", "memory"), ("s", "B"), strict=True):
-            rows = zip(found["layers"], found[what], found[f"{what}_exponents"], strict=True)
+        for panel, quantity, unit in zip(panels, ("time", "memory"), ("s", "B"), strict=True):
+            rows = zip(data["layers"], data[quantity], data[f"{quantity}_exponents"], strict=True)
             for i, (name, values, exponent) in enumerate(rows):
-                fit, tint = FITS[what](sizes, values), colours.series[i]
-                values = values[-len(sizes) :]  # not the one token's
-                room = found[f"{what}_intervals"][i]
-                label = f"{name}: $L^{{{exponent:.2f} \\pm {room:.2f}}}$"
-                panel.plot(sizes, [fit.predict(size) for size in sizes], color=tint, label=label)
-                panel.plot(sizes, values, "o", ms=5, color=tint)
+                fit, colour = FITS[quantity](lengths, values), colours.series[i]
+                values = values[-len(lengths) :]  # without that of a single token
+                interval = data[f"{quantity}_intervals"][i]
+                label = f"{name}: $L^{{{exponent:.2f} \\pm {interval:.2f}}}$"
+                panel.plot(lengths, [fit.predict(n) for n in lengths], color=colour, label=label)
+                panel.plot(lengths, values, "o", ms=5, color=colour)
             panel.set(
                 xscale="log",
                 yscale="log",
-                xlabel="$L$, length of the text (tokens)",
-                ylabel={"time": "time of one thread", "memory": "most memory at once"}[what],
+                xlabel="$L$, sequence length (tokens)",
+                ylabel={"time": "CPU time of one thread", "memory": "peak memory"}[quantity],
             )
             panel.minorticks_off()
-            shown = sizes[:: max(1, len(sizes) // 3)]
-            panel.set_xticks(shown, map(str, shown))
+            ticks = lengths[:: max(1, len(lengths) // 3)]
+            panel.set_xticks(ticks, map(str, ticks))
             panel.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
             panel.yaxis.set_major_formatter(EngFormatter(unit))
             add_legend(panel, colours, loc="upper center", bbox_to_anchor=(0.5, -0.16), ncols=2)
 
 
-def timed(sizes: list[int], spent: list[float]) -> PowerLaw:
-    """How time grows beside what a call takes for a single token, which is the first of `spent`."""
-    return PowerLaw.fit(sizes, spent[1:], offset=spent[0])
+def fit_times(lengths: list[int], seconds: list[float]) -> PowerLaw:
+    """Fit the growth of time over that of a single token, the first of `seconds`."""
+    return PowerLaw.fit(lengths, seconds[1:], offset=seconds[0])
 
 
-FITS = {"time": timed, "memory": PowerLaw.fit_with_offset}
+FITS = {"time": fit_times, "memory": PowerLaw.fit_with_offset}
 
 
-def found(
-    sizes: list[int], times: dict[str, list[float]], memory: dict[str, list[int]]
+def summarise(
+    lengths: list[int], times: dict[str, list[float]], memory: dict[str, list[int]]
 ) -> Findings:
-    """The fits, and what their exponents must be."""
+    """The fits, and the checks of their exponents."""
     measured = {"time": times, "memory": memory}
     fits = {
-        what: [fit(sizes, values) for values in measured[what].values()]
-        for what, fit in FITS.items()
+        quantity: [fit(lengths, values) for values in measured[quantity].values()]
+        for quantity, fit in FITS.items()
     }
     checks = [
-        Check(f"{what}, {name}: exponent of length", fit.exponent, "=", law[i], ROOM[what])
-        for i, what in enumerate(fits)
-        for (name, law), fit in zip(LAWS.items(), fits[what], strict=True)
+        Check(
+            f"{quantity}, {name}: exponent of length",
+            fit.exponent,
+            "=",
+            exponents[i],
+            TOLERANCE[quantity],
+        )
+        for i, quantity in enumerate(fits)
+        for (name, exponents), fit in zip(EXPONENTS.items(), fits[quantity], strict=True)
     ]
-    longest = f"at {sizes[-1]} tokens"
+    longest = f"at {lengths[-1]} tokens"
     return Findings(
         figures={
-            "layers": list(LAWS),
-            "lengths": sizes,
+            "layers": list(EXPONENTS),
+            "lengths": lengths,
             "time": list(times.values()),
             "memory": list(memory.values()),
-            **{f"{what}_exponents": [fit.exponent for fit in made] for what, made in fits.items()},
-            **{f"{what}_intervals": [fit.interval for fit in made] for what, made in fits.items()},
+            **{f"{name}_exponents": [fit.exponent for fit in each] for name, each in fits.items()},
+            **{f"{name}_intervals": [fit.interval for fit in each] for name, each in fits.items()},
         },
         checks=checks,
         table=ResultTable(
             ["layer", "time ~", f"ms {longest}", "memory ~", f"MiB {longest}"],
             [
-                [name, told(clocked), times[name][-1] * 1e3, told(held), memory[name][-1] / 2**20]
-                for name, clocked, held in zip(LAWS, *fits.values(), strict=True)
+                [
+                    name,
+                    format_exponent(time_fit),
+                    times[name][-1] * 1e3,
+                    format_exponent(memory_fit),
+                    memory[name][-1] / 2**20,
+                ]
+                for name, time_fit, memory_fit in zip(EXPONENTS, *fits.values(), strict=True)
             ],
         ),
     )
 
 
-def told(fit: PowerLaw) -> str:
-    """The exponent with its interval."""
+def format_exponent(fit: PowerLaw) -> str:
+    """The exponent with its confidence interval."""
     return f"L^{fit.exponent:.2f} ± {fit.interval:.2f}"

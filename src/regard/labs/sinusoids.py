@@ -1,4 +1,4 @@
-"""Sinusoids: to move on by k is one and the same rotation, wherever one stands."""
+"""Sinusoids: a shift by k positions is a fixed rotation, the same at every position."""
 
 import math
 from collections.abc import Callable, Iterator
@@ -25,41 +25,42 @@ from regard.labs.rotations import (
     rotation_matrix,
 )
 
-Table = Float[Tensor, "length width"]
+Table = Float[Tensor, "length dim"]
 
 
 class SinusoidsParameters(Parameters):
-    width: int = Field(32, ge=2, le=512, multiple_of=2)
-    """D, how wide an encoding is: D/2 pairs of a sine and a cosine."""
+    d_model: int = Field(32, ge=2, le=512, multiple_of=2)
+    """D, dimension of the encoding: D/2 pairs of a sine and a cosine."""
     length: int = Field(64, ge=8, le=512)
-    """How many positions are looked at."""
+    """Number of positions to measure."""
     shift: int = Field(5, ge=1, le=64)
-    """k, how far to move on."""
+    """k, number of positions to shift by."""
     base: float = Field(10_000.0, ge=10, le=1e6)
-    """The slowest wave is almost this many times slower than the fastest."""
+    """Base of the frequencies: about the ratio of the highest to the lowest."""
 
 
-def encoding(width: int, length: int, base: float = 10_000.0) -> Table:
-    """PE(0), PE(1), ... as the library adds them to embeddings of nothing."""
-    position = POSITIONS["sinusoidal"](width, 1, width, **Sinusoidal(base=base).options).double()
-    nothing = torch.zeros(1, length, width, dtype=torch.float64)
-    return position.embed(nothing, torch.arange(length)[None])[0]
+def encode_positions(d_model: int, length: int, base: float = 10_000.0) -> Table:
+    """PE(0), PE(1), ... as the library adds them to embeddings, here to zeros."""
+    options = Sinusoidal(base=base).options
+    position = POSITIONS["sinusoidal"](d_model, 1, d_model, **options).double()
+    zeros = torch.zeros(1, length, d_model, dtype=torch.float64)
+    return position.embed(zeros, torch.arange(length)[None])[0]
 
 
-def paces(table: Table) -> Omega:
-    """The angle by which each pair (sin, cos) turns from 0 to 1, measured."""
+def measure_frequencies(table: Table) -> Omega:
+    """The angle by which each pair (sin, cos) rotates from position 0 to 1."""
     sines, cosines = table[1].unflatten(0, (-1, 2)).unbind(-1)
     return torch.atan2(sines, cosines)
 
 
-def shift(k: int, width: int, base: float) -> Float[Tensor, "width width"]:
+def shift(k: int, d_model: int, base: float) -> Float[Tensor, "dim dim"]:
     """R_k: each pair (sin a, cos a) becomes (sin(a + k omega), cos(a + k omega))."""
-    # A sine first: the pair turns the other way.
-    return rotation_matrix(-k * frequencies(width, base))
+    # The sine comes first, so the rotation has the opposite sign.
+    return rotation_matrix(-k * frequencies(d_model, base))
 
 
-def fitted(table: Table, k: int) -> Float[Tensor, "pairs 2 2"]:
-    """For each pair alone, the 2 x 2 map from PE(t) to PE(t + k) that fits best over all t."""
+def fit_rotations(table: Table, k: int) -> Float[Tensor, "pairs 2 2"]:
+    """For each pair, the least-squares 2 x 2 matrix that maps PE(t) to PE(t + k) for all t."""
     pairs = table.unflatten(-1, (-1, 2)).transpose(0, 1)
     return torch.linalg.lstsq(pairs[:, :-k], pairs[:, k:]).solution.transpose(1, 2)
 
@@ -68,30 +69,30 @@ def fitted(table: Table, k: int) -> Float[Tensor, "pairs 2 2"]:
 
 
 def grade(answer: Callable[..., Tensor]) -> Iterator[Check]:
-    """Any matrix will do that takes every PE(t) to PE(t + k), and keeps lengths."""
-    for k, width, base in ((1, 2, 10_000.0), (3, 6, 10_000.0), (7, 10, 100.0)):
-        table = encoding(width, 60 + k, base)
-        given = f"k = {k}, width = {width}, base = {base:g}"
-        made = answer(k, width, base)
-        misses = (table[:60] @ made.T - table[k : 60 + k]).abs().amax(-1)
-        t = int(misses.argmax())
+    """The matrix must map every PE(t) to PE(t + k), and be orthogonal."""
+    for k, d_model, base in ((1, 2, 10_000.0), (3, 6, 10_000.0), (7, 10, 100.0)):
+        table = encode_positions(d_model, 60 + k, base)
+        case = f"k = {k}, d_model = {d_model}, base = {base:g}"
+        matrix = answer(k, d_model, base)
+        errors = (table[:60] @ matrix.T - table[k : 60 + k]).abs().amax(-1)
+        t = int(errors.argmax())
         yield Check(
-            f"|R PE(t) - PE(t + k)| at its largest, t = {t} ({given})",
-            float(misses[t]),
+            f"largest |R PE(t) - PE(t + k)|, at t = {t} ({case})",
+            float(errors[t]),
             "<=",
             0,
             1e-4,
             hint="sin(a + b) = sin a cos b + cos a sin b and cos(a + b) = cos a cos b - sin a sin b, "
-            "with b = k omega_i, omega_i = base^(-2i / width) for pair i = 0, 1, ...; R acts on columns, "
-            f"and pair i is rows 2i (sine) and 2i + 1 (cosine). At t = 0 it is off by {misses[0]:.2g}.",
+            "with b = k omega_i, omega_i = base^(-2i / d_model) for pair i = 0, 1, ...; R acts on columns, "
+            f"and pair i is rows 2i (sine) and 2i + 1 (cosine). At t = 0 the error is {errors[0]:.2g}.",
         )
         yield Check(
-            f"|R^T R - 1| ({given})",
-            float((made.T @ made - torch.eye(width, dtype=torch.float64)).abs().max()),
+            f"|R^T R - 1| ({case})",
+            float((matrix.T @ matrix - torch.eye(d_model, dtype=torch.float64)).abs().max()),
             "<=",
             0,
             1e-4,
-            hint="A rotation keeps lengths and angles: its columns are orthonormal.",
+            hint="A rotation preserves lengths and angles: its columns are orthonormal.",
         )
 
 
@@ -107,28 +108,28 @@ addition theorems
     sin((t + k) omega) =  cos(k omega) sin(t omega) + sin(k omega) cos(t omega)
     cos((t + k) omega) = -sin(k omega) sin(t omega) + cos(k omega) cos(t omega)
 
-so PE(t + k) = R_k PE(t), with R_k made of 2 x 2 rotations by k omega_i and no t in it: a linear layer can
-look k places on. And sin a sin b + cos a cos b = cos(a - b), so
+so PE(t + k) = R_k PE(t), where R_k consists of 2 x 2 rotations by k omega_i and does not depend on t: a
+linear layer can compute a shift by k positions. And sin a sin b + cos a cos b = cos(a - b), so
 
     PE(s) . PE(t) = sum_i cos((t - s) omega_i)
 
-which is D/2 for s = t, and the same wherever the two stand.
+which is D/2 for s = t, and depends on t - s only.
 """
     parameters = SinusoidsParameters
     exercise = Exercise(
         starter='''
-def shift(k, width, base):
-    """The matrix that moves a sinusoidal encoding on by k places.
+def shift(k, d_model, base):
+    """Return the matrix that shifts a sinusoidal encoding by k positions.
 
-    PE(t) has an even width; its entries 2i and 2i + 1 are sin and cos of t base^(-2i / width).
-    Return a tensor R [width, width], of which t is no part, with R @ PE(t) = PE(t + k) for every t.
+    PE(t) has an even dimension d_model; its elements 2i and 2i + 1 are sin and cos of t base^(-2i / d_model).
+    Return a tensor R [d_model, d_model], independent of t, with R @ PE(t) = PE(t + k) for every t.
     """
     raise NotImplementedError
 ''',
         solution=shift,
         grade=grade,
         background="""
-PE(t) stacks pairs (sin t omega_i, cos t omega_i), omega_i = base^(-2i / width), i = 0 .. width/2 - 1.
+PE(t) stacks pairs (sin t omega_i, cos t omega_i), omega_i = base^(-2i / d_model), i = 0 .. d_model/2 - 1.
 
     sin(a + b) = sin a cos b + cos a sin b        cos(a + b) = cos a cos b - sin a sin b
 """,
@@ -136,67 +137,69 @@ PE(t) stacks pairs (sin t omega_i, cos t omega_i), omega_i = base^(-2i / width),
 
     def measure(self, params: SinusoidsParameters, generator: Generator) -> Findings:
         length, k = params.length, params.shift
-        table = encoding(params.width, length + k, params.base)
-        omega, formula = paces(table), frequencies(params.width, params.base)
-        moved = table[:length] @ rotation_matrix(-k * omega).T
-        found = fitted(table, k)
-        turned, wanted = torch.atan2(found[:, 0, 1], found[:, 0, 0]), k * omega
-        rigid = found.transpose(1, 2) @ found - torch.eye(2, dtype=torch.float64)
-        products = table[:length] @ table[:length].T
-        least, most = min_max_by_distance(products)
-        away = relative_distances(length)
-        closed = torch.cos(away[:, None] * omega).sum(-1)
-        nearest = torch.stack([most - closed, closed - least])
-        many = ROUNDING * params.width
-        checks = {
+        table = encode_positions(params.d_model, length + k, params.base)
+        omega, formula = measure_frequencies(table), frequencies(params.d_model, params.base)
+        shifted = table[:length] @ rotation_matrix(-k * omega).T
+        matrices = fit_rotations(table, k)
+        angles, expected_angles = torch.atan2(matrices[:, 0, 1], matrices[:, 0, 0]), k * omega
+        orthogonality = matrices.transpose(1, 2) @ matrices - torch.eye(2, dtype=torch.float64)
+        minima, maxima = min_max_by_distance(table[:length] @ table[:length].T)
+        distances = relative_distances(length)
+        closed_form = torch.cos(distances[:, None] * omega).sum(-1)
+        differences = torch.stack([maxima - closed_form, closed_form - minima])
+        sum_rounding = ROUNDING * params.d_model
+        errors = {
             "relative difference of omega_i from base^(-2i / D)": (
                 omega / formula - 1,
                 FLOAT32_ROUNDING,
             ),
-            "|PE(t + k) - R_k PE(t)|, over all t": (table[k:] - moved, ROUNDING),
-            "|M^T M - 1|, M the best 2 x 2 map of a pair": (rigid, ROUNDING),
+            "|PE(t + k) - R_k PE(t)|, over all t": (table[k:] - shifted, ROUNDING),
+            "|M^T M - 1|, M the fitted 2 x 2 matrix of a pair": (orthogonality, ROUNDING),
             "difference of the angle of M from k omega_i": (
-                angle_difference(turned, wanted),
+                angle_difference(angles, expected_angles),
                 ROUNDING,
             ),
-            "spread of PE(s) . PE(t) at one distance": (most - least, many),
-            "difference of PE(s) . PE(t) from sum_i cos((t - s) omega_i)": (nearest, many),
+            "spread of PE(s) . PE(t) at one distance": (maxima - minima, sum_rounding),
+            "difference of PE(s) . PE(t) from sum_i cos((t - s) omega_i)": (
+                differences,
+                sum_rounding,
+            ),
         }
-        whole = 2 * math.pi
-        series = {"least": least, "most": most, "closed": closed}
+        series = {"min": minima, "max": maxima, "closed_form": closed_form}
         return Findings(
             figures={
                 "omegas": omega.tolist(),
-                "distances": away.tolist(),
-                "angles": turned.remainder(whole).tolist(),
-                "closed_angles": wanted.remainder(whole).tolist(),
+                "distances": distances.tolist(),
+                "angles": angles.remainder(2 * math.pi).tolist(),
+                "expected_angles": expected_angles.remainder(2 * math.pi).tolist(),
                 **{f"{name}_products": values.tolist() for name, values in series.items()},
             },
             checks=[
-                Check(f"largest {name}", float(found.abs().max()), "<=", 0, room)
-                for name, (found, room) in checks.items()
+                Check(f"largest {name}", float(values.abs().max()), "<=", 0, tolerance)
+                for name, (values, tolerance) in errors.items()
             ],
             table=ResultTable(
-                ["t - s", "least PE(s) . PE(t)", "most", "closed form"],
+                ["t - s", "minimum of PE(s) . PE(t)", "maximum", "closed form"],
                 [
-                    [int(away[i]), *(float(values[i]) for values in series.values())]
-                    for i in range(0, len(away), max(1, len(away) // 8))
+                    [int(distances[i]), *(float(values[i]) for values in series.values())]
+                    for i in range(0, len(distances), max(1, len(distances) // 8))
                 ],
             ),
         )
 
     def draw(self, result: Result, figure: Figure, colours: Theme) -> None:
-        found, k = result.figures, result.parameters["shift"]
+        data, k = result.figures, result.parameters["shift"]
         left, right = add_subplots(figure, colours, columns=2)
-        pairs = range(1, len(found["angles"]) + 1)
-        told = rf"from $PE(t)$ to $PE(t + {k})$, fitted"
-        left.plot(pairs, found["closed_angles"], label=rf"${k}\,\omega_i$ (modulo $2\pi$)")
-        left.plot(pairs, found["angles"], "o", ms=4, label=told)
-        left.set(yscale="log", xlabel="pair i", ylabel="turned by (radians)")
-        away = found["distances"]
-        right.plot(away, found["closed_products"], label=r"$\sum_i \cos((t - s)\,\omega_i)$")
-        right.plot(away, found["most_products"], "o", ms=5, label="most, over all s")
-        right.plot(away, found["least_products"], "o", ms=2.5, label="least, over all s")
+        pairs = range(1, len(data["angles"]) + 1)
+        fitted = rf"from $PE(t)$ to $PE(t + {k})$, fitted"
+        left.plot(pairs, data["expected_angles"], label=rf"${k}\,\omega_i$ (modulo $2\pi$)")
+        left.plot(pairs, data["angles"], "o", ms=4, label=fitted)
+        left.set(yscale="log", xlabel="pair i", ylabel="rotation angle (radians)")
+        distances = data["distances"]
+        label = r"$\sum_i \cos((t - s)\,\omega_i)$"
+        right.plot(distances, data["closed_form_products"], label=label)
+        right.plot(distances, data["max_products"], "o", ms=5, label="maximum over s")
+        right.plot(distances, data["min_products"], "o", ms=2.5, label="minimum over s")
         right.set(xlabel=r"distance $t - s$ (tokens)", ylabel=r"$PE(s) \cdot PE(t)$")
         for panel in (left, right):
             add_legend(panel, colours, loc="lower left", bbox_to_anchor=(0, 1), ncols=2)
