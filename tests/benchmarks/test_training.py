@@ -30,7 +30,7 @@ def tiny(monkeypatch) -> None:
     two = config.TransformerStack(layers=2)
     small = {"dropout": 0.0}
     attention = config.SingleHead(kq_dim=7)
-    gru = config.Recurrent(embedding=5, hidden=11, attention=attention, **small)
+    gru = config.Recurrent(embedding_dim=5, hidden_dim=11, attention=attention, **small)
     heads = config.MultiHead(heads=2)
     sizes = {"d_model": 12, "d_ff": 17, "encoder": two, "decoder": two, "attention": heads}
     monkeypatch.setattr(training, "GRU", gru)

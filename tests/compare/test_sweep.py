@@ -84,7 +84,7 @@ def test_the_description_does_not_distinguish_runs(runs, executed):
 
 def test_a_folder_with_other_settings_is_an_error_before_anything_runs(runs, executed):
     file = runs[3].folder / "config.toml"
-    file.write_text(file.read_text().replace("hidden = 8", "hidden = 9"))
+    file.write_text(file.read_text().replace("hidden_dim = 8", "hidden_dim = 9"))
     shutil.rmtree(runs[0].folder)
     with pytest.raises(
         UserError, match=r"other settings \(model.hidden_dim: 9 there, 8 here\).*--out"
@@ -99,9 +99,9 @@ def test_a_failed_run_does_not_stop_the_others(settings, tmp_path, executed):
     failed, messages = run_sweep(runs)
     assert len(executed) == 2
     assert len(failed) == 1
-    assert failed[0].startswith("rate 1e30, seed 1: the ")
+    assert failed[0].startswith("learning_rate 1e30, seed 1: the ")
     assert "loss became" in failed[0]
-    assert messages[-1] == "[2/2] rate 1e-3, seed 1: done"
+    assert messages[-1] == "[2/2] learning_rate 1e-3, seed 1: done"
     assert not is_finished(runs[0], "test", [1])
 
 

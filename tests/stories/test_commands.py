@@ -66,8 +66,8 @@ def test_a_run_folder_holds_what_is_promised(run: Path, checksums) -> None:
         "examples/3.png",
     }
     config = tomllib.loads((run / "config.toml").read_text())
-    assert config["model"]["hidden"] == 16
-    assert config["training"]["clip"] == 1.0  # resolved: defaults are written out
+    assert config["model"]["hidden_dim"] == 16
+    assert config["training"]["grad_clip"] == 1.0  # resolved: defaults are written out
     events = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
     assert [event["event"] for event in events] == ["start", "validation"]
     assert (run / "examples/1.png").read_bytes().startswith(b"\x89PNG")

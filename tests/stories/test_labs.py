@@ -172,7 +172,7 @@ MISTAKES = {
         ["copying", "--set", "beta=99"],
         "beta: got 99; it should be less than or equal to 50",
     ),
-    "no value": (["copying", "--set", "beta"], '"beta" sets nothing: write key=value'),
+    "no value": (["copying", "--set", "beta"], '"beta" is not a setting: write key=value'),
     "parameter of another lab": (
         ["copying", "--set", "rotary.x=1"],
         "--set rotary.x: this lab is not selected",

@@ -74,4 +74,4 @@ def test_what_has_no_attention_says_so(writer, regard):
         pytest.skip("it has attention")
     said = regard("diagram", writer[0], "")
     assert said.code == 2
-    assert "none at all, only a state of fixed size" in " ".join(said.err.split())
+    assert "no attention at all, only a state of fixed size" in " ".join(said.err.split())

@@ -17,8 +17,8 @@ from safetensors.torch import save_file
 MISTAKES: dict[str, tuple[list[str], str]] = {
     "unknown preset": (["train", "caes"], 'no preset "caes".*Did you mean "case"'),
     "unknown key": (
-        ["train", "case", "--set", "training.rat=1"],
-        'training.learning_rat: unknown key.*Did you mean "rate"',
+        ["train", "case", "--set", "training.learning_rat=1"],
+        'training.learning_rat: unknown key.*Did you mean "learning_rate"',
     ),
     "unknown table": (["train", "case", "--set", "trainin.rate=1"], 'Did you mean "training"'),
     "bad value": (

@@ -9,7 +9,8 @@ import torch
 
 import regard as package
 from regard import config
-from regard.config import added, extensions
+from regard.config import extensions
+from regard.config.extensions import load_plugin
 from regard.models import build
 from regard.models.build import POINTS
 
@@ -32,13 +33,13 @@ def _clean():
     """Every registry as it was, and no file known."""
     before = {point: dict(registry) for point, registry in POINTS.items()}
     names = {point: set(known) for point, known in config.EXTENSIONS.items()}
-    added.load.cache_clear()
+    load_plugin.cache_clear()
     yield
     for point, registry in POINTS.items():
         registry.clear()
         registry.update(before[point])
         config.EXTENSIONS[point] = names[point]
-    added.load.cache_clear()
+    load_plugin.cache_clear()
     sys.modules.pop("mine", None)
 
 
@@ -50,7 +51,7 @@ def folder(tmp_path, monkeypatch) -> Path:
     [table] = [text for kind, text in blocks if kind == "toml" and "nearness" in text]
     (tmp_path / "mine.py").write_text(code, "utf-8")
     (tmp_path / "mine.toml").write_text(
-        SMALL + table + "d_model = 12\nfeed_forward = 13\n", "utf-8"
+        SMALL + table + "d_model = 12\nd_ff = 13\n", "utf-8"
     )
     monkeypatch.chdir(tmp_path)
     return tmp_path
@@ -61,7 +62,7 @@ def test_the_commands_know_the_file_that_the_environment_names(regard, folder, m
     said = regard(*train)
     assert said.code == 2
     assert 'model.position.kind: got "nearness"' in said.err
-    assert "One of your own? Name its file in $REGARD_PLUGINS." in said.err
+    assert "Your own kind? Name its file in $REGARD_PLUGINS." in said.err
     monkeypatch.setenv("REGARD_PLUGINS", "mine.py")
     assert regard(*train).code == 0
     saved = (folder / "runs" / "mine" / "config.toml").read_text("utf-8")
@@ -79,7 +80,7 @@ def _forget() -> None:
     for point, name in (("position", "nearness"), ("score", "negative-distance")):
         POINTS[point].pop(name)
         config.EXTENSIONS[point].discard(name)
-    added.load.cache_clear()
+    load_plugin.cache_clear()
 
 
 def test_in_python_an_import_is_enough(folder, monkeypatch):
@@ -105,7 +106,7 @@ def test_in_python_an_import_is_enough(folder, monkeypatch):
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        (None, "REGARD_PLUGINS names .*mine.py, which is no Python file"),
+        (None, "REGARD_PLUGINS names .*mine.py, which is not a Python file"),
         (
             "import nothing_there",
             "mine.py, named in REGARD_PLUGINS, cannot be loaded: ModuleNotFound",

@@ -30,7 +30,7 @@ learning_rate = 0.01
 max_ratio = 1
 max_extra = 3
 """
-SCRATCH = '[model]\nkind = "transformer"\nwidth = 8\nattention = {heads = 2}'
+SCRATCH = '[model]\nkind = "transformer"\nd_model = 8\nattention = {heads = 2}'
 PAIRS = [("the cat", "no, a hat"), ("a dog's hat", "the mat"), ("it was", "no"), ("the", "a")] * 4
 SHAPES = {"t5": ("full", 2 * 3, 3 * 3), "llama": ("lora", 3 * 6, 3 * 6)}
 

@@ -28,7 +28,7 @@ decoder = {{layers = 2}}
 epochs = 1
 batch_sentences = 20
 """
-KINDS = {"words": 'kind = "words"\nmin_frequency = 1', "bpe": 'kind = "bpe"\nsize = 300'}
+KINDS = {"words": 'kind = "words"\nmin_frequency = 1', "bpe": 'kind = "bpe"\nvocab_size = 300'}
 TEXTS = ["ein Hund sieht", "alt und alt"]
 
 
@@ -129,7 +129,7 @@ BROKEN = {
     ),
     "not UTF-8": (
         lambda: Path("val.tsv").write_bytes(b"a\tb\nna\xefve\tnaive\n"),
-        r"val\.tsv, line 2 is not UTF-8.*bad = \"skip\"",
+        r"val\.tsv, line 2 is not UTF-8.*on_error = \"skip\"",
     ),
     "empty": (lambda: Path("val.tsv").write_text(""), "at least one pair in val.tsv"),
 }
@@ -270,9 +270,9 @@ def test_compare(regard, tmp_path, checksums):
     said = regard(*words, "--jobs", 2)
     assert (said.code, said.err) == (1, "")
     assert "2 runs, 0 already finished, 2 at a time" in said.out
-    assert re.search(r"rate 1e30, seed 1: .*loss became", said.out)
-    assert "| rate 1e-3 |" in said.out
-    assert "| rate 1e30 |" not in said.out
+    assert re.search(r"learning_rate 1e30, seed 1: .*loss became", said.out)
+    assert "| learning_rate 1e-3 |" in said.out
+    assert "| learning_rate 1e30 |" not in said.out
     results = json.loads((tmp_path / "out" / "results.json").read_text())
     assert len(results["failed"]) == 1
     assert results["command"].startswith(
