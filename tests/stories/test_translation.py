@@ -125,11 +125,11 @@ BROKEN = {
     "missing": (lambda: Path("train.en").unlink(), r"train\.en cannot be read: No such file"),
     "uneven": (
         lambda: Path("train.en").write_text("a\n"),
-        r"as many lines in both files; got 60 in train\.de and 1 in train\.en",
+        r"equally many lines in both files; got 60 in train\.de and 1 in train\.en",
     ),
     "not UTF-8": (
         lambda: Path("val.tsv").write_bytes(b"a\tb\nna\xefve\tnaive\n"),
-        r"val\.tsv, line 2 is not UTF-8.*bad = \"skip\"",
+        r"val\.tsv, line 2 is not UTF-8.*on_error = \"skip\"",
     ),
     "empty": (lambda: Path("val.tsv").write_text(""), "at least one pair in val.tsv"),
 }
