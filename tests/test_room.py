@@ -8,7 +8,7 @@ from regard.errors import UserError
 from regard.evaluation import ablate, evaluate
 from regard.models import Model, build
 from regard.search import beam, greedy, sample
-from regard.text.tokenizer import BEGIN, END, TokenizerPair
+from regard.text.tokenizer import BOS, EOS, TokenizerPair
 from regard.translator import Translator
 
 PLACES, VOCAB = 23, 11
@@ -38,7 +38,7 @@ def named(request) -> tuple[str, Model]:
     model = build(config(request.param, 10).model, VOCAB, VOCAB, joint=False).eval()
     plain = model.project
     never = torch.zeros(VOCAB)
-    never[END] = float("-inf")  # so that only a limit ends an output
+    never[EOS] = float("-inf")  # so that only a limit ends an output
     model.project = lambda features: plain(features) + never
     return request.param, model
 
@@ -56,10 +56,10 @@ def test_a_model_knows_its_room_and_can_use_all_of_it(named):
         for length in lengths[:3]:
             state = model.begin(read(model, length))
             for _ in range(model.room(length) or 40):
-                _, state = model.step(torch.tensor([BEGIN]), state)
+                _, state = model.step(torch.tensor([BOS]), state)
             if model.room(length):
                 with pytest.raises(UserError, match="has a table of 23 places"):
-                    model.step(torch.tensor([BEGIN]), state)
+                    model.step(torch.tensor([BOS]), state)
         with pytest.raises(UserError, match="has a table of 23 places"):
             read(model, 24)
 
@@ -94,8 +94,8 @@ PAIRS = [("abcabcab", "ab"), ("a", "b" * 7), ("c" * 10, "c")]
 def translator(name: str, tokens: int = 10, **search: float) -> Translator:
     torch.manual_seed(5)
     wanted = config(name, tokens, **search)
-    tokenizers = TokenizerPair.learn(wanted.tokenizer, PAIRS, ())
-    sizes = (tokenizers.source.size, tokenizers.target.size)
+    tokenizers = TokenizerPair.train(wanted.tokenizer, PAIRS, ())
+    sizes = (tokenizers.source.vocab_size, tokenizers.target.vocab_size)
     return Translator(wanted, tokenizers, build(wanted.model, *sizes, tokenizers.joint))
 
 

@@ -9,7 +9,7 @@ import regard
 from regard import presets
 from regard.errors import UserError
 from regard.models import build, weights
-from regard.text.tokenizer import END, TokenizerPair
+from regard.text.tokenizer import EOS, TokenizerPair
 from regard.translator import Translator
 
 SYMBOLS = ("<U>", "<L>")
@@ -38,9 +38,9 @@ MODELS = {
 def make(name: str, *settings: str) -> Translator:
     config = presets.load("case", [*SMALL, *MODELS[name], *settings])
     pairs = [(text, text.removeprefix("<U> ").removeprefix("<L> ").upper()) for text in TEXTS]
-    tokenizers = TokenizerPair.learn(config.tokenizer, pairs, SYMBOLS)
+    tokenizers = TokenizerPair.train(config.tokenizer, pairs, SYMBOLS)
     torch.manual_seed(3)
-    sizes = tokenizers.source.size, tokenizers.target.size
+    sizes = tokenizers.source.vocab_size, tokenizers.target.vocab_size
     model = build(config.model, *sizes, tokenizers.joint).double()
     with torch.no_grad():
         for parameter in model.parameters():
@@ -80,9 +80,9 @@ def test_neither_order_nor_batch_changes_an_output(translator):
 def test_a_translation_tells_its_tokens_and_its_score(translator):
     for text, out in zip(TEXTS, translator.translate(TEXTS), strict=True):
         source = translator.tokenizers.source
-        assert out.source == [*source.tokens(source.encode(text)), "<end>"]
+        assert out.source == [*source.ids_to_tokens(source.encode(text)), "<end>"]
         assert source.decode(source.encode(text)) == text
-        names = translator.tokenizers.target.names
+        names = translator.tokenizers.target.vocab
         ids = [names.index(token) for token in out.target]
         assert out.text == translator.tokenizers.target.decode(ids)
         assert "<end>" not in out.target[:-1]
@@ -95,8 +95,8 @@ def test_a_translation_tells_its_tokens_and_its_score(translator):
 
 def test_the_score_is_the_outputs_log_probability(translator):
     for text, out in zip(TEXTS, translator.translate(TEXTS), strict=True):
-        ids = [translator.tokenizers.target.names.index(token) for token in out.target]
-        source = torch.tensor([[*translator.tokenizers.source.encode(text), END]])
+        ids = [translator.tokenizers.target.vocab.index(token) for token in out.target]
+        source = torch.tensor([[*translator.tokenizers.source.encode(text), EOS]])
         target = torch.tensor([[1, *ids[:-1]]])
         with torch.no_grad():
             logits = translator.model(source, torch.ones_like(source).bool(), target)

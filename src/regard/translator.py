@@ -16,8 +16,8 @@ from regard.config import Config
 from regard.errors import UserError
 from regard.models import Model, build, weights
 from regard.search import Hypothesis, beam, greedy, sample
-from regard.text.batch import Batches, Encoded, pad
-from regard.text.tokenizer import BEGIN, TokenizerPair
+from regard.text.batch import BatchSampler, EncodedPairs, pad
+from regard.text.tokenizer import BOS, TokenizerPair
 
 Attention = dict[str, Float[Tensor, "layer head query key"]]
 
@@ -117,15 +117,15 @@ class Translator:
         if isinstance(texts, str):
             raise UserError("translate takes a list of texts: write translate([text])")
         texts = [self.checked(text, number) for number, text in enumerate(texts, start=1)]
-        encoded = Encoded.of(((text, "") for text in texts), self.tokenizers)
+        encoded = EncodedPairs.from_pairs(((text, "") for text in texts), self.tokenizers)
         found = self.search(encoded, beam, nbest, sample, batch_tokens)
         flat = [(row, hypothesis) for row, best in enumerate(found) for hypothesis in best]
         seen = self.explain(encoded, flat, batch_tokens) if attention else [None] * len(flat)
         made = [
             Translation(
                 self.tokenizers.target.decode(hypothesis.ids),
-                self.tokenizers.source.tokens(encoded.source[row]),
-                self.tokenizers.target.tokens(hypothesis.ids),
+                self.tokenizers.source.ids_to_tokens(encoded.source[row]),
+                self.tokenizers.target.ids_to_tokens(hypothesis.ids),
                 hypothesis.score,
                 hypothesis.normalised,
                 weights=weights,
@@ -154,7 +154,7 @@ class Translator:
                 f"text {number} has {length} tokens and this model reads at most {limit} "
                 "(tokenizer.max_tokens): shorten or split it"
             )
-        unknown = tokenizer.unknown(text) if tokenizer.strict else []
+        unknown = tokenizer.unknown_pieces(text) if tokenizer.strict else []
         if unknown:
             shown = ", ".join(f'"{piece}"' for piece in unknown[:5])
             known = "".join(sorted(p for p in tokenizer.pieces if len(p) == 1 and not p.isspace()))
@@ -166,7 +166,7 @@ class Translator:
 
     def search(
         self,
-        encoded: Encoded,
+        encoded: EncodedPairs,
         beam_width: int = 1,
         nbest: int = 1,
         sampling: Sampling | None = None,
@@ -206,7 +206,7 @@ class Translator:
         room = self.model.room(source)
         return wanted if room is None else min(wanted, room)
 
-    def refuse_too_long(self, encoded: Encoded) -> None:
+    def refuse_too_long(self, encoded: EncodedPairs) -> None:
         """What the model has no places for is told before anything is read."""
         for number, (target, source) in enumerate(encoded.lengths(), start=1):
             room = self.model.room(source)
@@ -220,15 +220,15 @@ class Translator:
 
     def explain(
         self,
-        encoded: Encoded,
+        encoded: EncodedPairs,
         found: Sequence[tuple[int, Hypothesis]],
         batch_tokens: int | None = None,
     ) -> list[Attention]:
         """The weights of one pass over each (row, finished output), cut to its own lengths."""
         # Position i of what is read predicts output token i: begin, then all but the last.
-        read = Encoded(
+        read = EncodedPairs(
             [encoded.source[row] for row, _ in found],
-            [[BEGIN, *hypothesis.ids[:-1]] for _, hypothesis in found],
+            [[BOS, *hypothesis.ids[:-1]] for _, hypothesis in found],
         )
         seen: dict[int, Attention] = {}
         with torch.inference_mode():
@@ -247,9 +247,9 @@ class Translator:
         return values.to(self.device), mask.to(self.device)
 
 
-def batches(model: Model, encoded: Encoded, tokens: int) -> list[list[int]]:
+def batches(model: Model, encoded: EncodedPairs, tokens: int) -> list[list[int]]:
     """Rows to read together; one by one where a row's padding would stand past the model's places."""
-    found = Batches(encoded, tokens, sentences=len(encoded) or 1, seed=0).in_order()
+    found = BatchSampler(encoded, tokens, max_sentences=len(encoded) or 1, seed=0).in_order()
     lengths = encoded.lengths()
 
     def fits(rows: list[int]) -> bool:
@@ -277,7 +277,7 @@ def load(run: str | Path, device: str | torch.device = "cpu", *, int8: bool = Fa
             "validation; continue it with `regard train ... --resume`"
         )
     tokenizers = TokenizerPair.load(folder / "tokenizer.json")
-    sizes = (tokenizers.source.size, tokenizers.target.size)
+    sizes = (tokenizers.source.vocab_size, tokenizers.target.vocab_size)
     model = build(config.model, *sizes, tokenizers.joint, folder)
     path = folder / "model.safetensors"
     weights.fill(model, weights.read(path)[0], path)

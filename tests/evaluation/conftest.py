@@ -51,6 +51,6 @@ def make() -> Callable[[dict[str, Any]], Translator]:
 def build_translator(table: dict[str, Any], search: dict[str, Any] | None = None) -> Translator:
     torch.manual_seed(5)
     config = Config.model_validate({"model": table, "search": search or {}})
-    tokenizers = TokenizerPair.learn(config.tokenizer, PAIRS, ())
-    sizes = tokenizers.source.size, tokenizers.target.size
+    tokenizers = TokenizerPair.train(config.tokenizer, PAIRS, ())
+    sizes = tokenizers.source.vocab_size, tokenizers.target.vocab_size
     return Translator(config, tokenizers, build(config.model, *sizes, tokenizers.joint))

@@ -24,7 +24,7 @@ from regard.evaluation.ablation import (
 from regard.evaluation.likelihood import Likelihood
 from regard.evaluation.metrics import bleu_lower, score_corpus
 from regard.models.ablate import masked, uniform
-from regard.text.batch import Encoded
+from regard.text.batch import EncodedPairs
 from regard.translator import Translator
 
 LAYERS = {"encoder": {"layers": 3}, "decoder": {"layers": 2}}
@@ -121,7 +121,7 @@ def test_uniform_weights_by_layer_and_in_all_layers(make, pairs, monkeypatch) ->
         for mechanism, layers in (("encoder", (1, 2, 3)), ("decoder", (1, 2)), ("cross", (1, 2)))
         for layer in (*layers, None)
     ]
-    encoded = Encoded.of(pairs, translator.tokenizers)
+    encoded = EncodedPairs.from_pairs(pairs, translator.tokenizers)
     for row in report["rows"][: len(uniform_rows)]:
         layers = translator.model.attentions()[row["mechanism"]]
         selected = layers if row["layer"] is None else [layers[row["layer"] - 1]]
@@ -146,7 +146,7 @@ def test_a_single_layer_has_no_row_for_all_layers(attentive: Translator, pairs) 
 
 def masked_nats(translator: Translator, pair, choose) -> float:
     """The nats of one sentence with one source token masked per target token, chosen in plain Python."""
-    batch = Encoded.of([pair], translator.tokenizers).batch([0])
+    batch = EncodedPairs.from_pairs([pair], translator.tokenizers).batch([0])
     inputs = batch.source, batch.source_mask, batch.target
     with torch.no_grad():
         weights = translator.model.explain(*inputs)["cross"][0].mean((0, 1)).tolist()
@@ -156,7 +156,7 @@ def masked_nats(translator: Translator, pair, choose) -> float:
         with masked(layers.get("cross") or layers["decoder"], torch.tensor([tokens])):
             features = translator.model.features(memory, batch.target)
         log_probs = translator.model.project(features)[0].log_softmax(-1)
-    return -sum(float(log_probs[i, token]) for i, token in enumerate(batch.wanted[0].tolist()))
+    return -sum(float(log_probs[i, token]) for i, token in enumerate(batch.labels[0].tolist()))
 
 
 def test_masked_tokens_one_sentence_at_a_time(attentive: Translator, pairs) -> None:
@@ -172,7 +172,7 @@ def test_masked_tokens_one_sentence_at_a_time(attentive: Translator, pairs) -> N
 
 
 def test_random_tokens_do_not_depend_on_the_batch(attentive: Translator, pairs) -> None:
-    encoded = Encoded.of(pairs, attentive.tokenizers)
+    encoded = EncodedPairs.from_pairs(pairs, attentive.tokenizers)
     before = likelihoods(attentive.model, encoded)
     rows, masking = mask_tokens(attentive.model, encoded, before, draws=3, seed=7)
     batched_rows, batched = mask_tokens(
@@ -230,7 +230,7 @@ def test_standard_error_of_a_paired_mean() -> None:
 
 @pytest.mark.parametrize("kind", ["heads", "attention"])
 def test_the_model_is_restored(attentive: Translator, pairs, kind) -> None:
-    encoded = Encoded.of(pairs, attentive.tokenizers)
+    encoded = EncodedPairs.from_pairs(pairs, attentive.tokenizers)
     before = likelihoods(attentive.model, encoded)
     ablate(attentive, pairs, kind)
     assert likelihoods(attentive.model, encoded) == before

@@ -12,7 +12,7 @@ from regard.evaluation import evaluate
 from regard.evaluation.evaluate import cache_bytes_per_token, length_buckets
 from regard.evaluation.metrics import exact_match, longest_fifth, score_corpus
 from regard.search import Hypothesis
-from regard.text.tokenizer import BEGIN, END
+from regard.text.tokenizer import BOS, EOS
 from regard.translator import Translator
 
 OUTPUTS = ["The cat sat on a mat.", "a quick Test of this!", "same again, word by word", ""]
@@ -52,7 +52,7 @@ def echo_references(translator: Translator, pairs, wrong: set[int], monkeypatch)
     """Make the translator output the references, except for the rows in `wrong`."""
     encode = translator.tokenizers.target.encode
     outputs = [("e" if row in wrong else target) for row, (_, target) in enumerate(pairs)]
-    hypotheses = [[Hypothesis([*encode(text), END], -1.0, -1.0)] for text in outputs]
+    hypotheses = [[Hypothesis([*encode(text), EOS], -1.0, -1.0)] for text in outputs]
     monkeypatch.setattr(translator, "search", lambda *_, **__: hypotheses)
 
 
@@ -178,11 +178,11 @@ def test_cache_bytes_per_token(make, name: str) -> None:
     state = initial_state(translator)
     before = state.remembered()
     for _ in range(40):  # beyond the capacity that a cache allocates in advance
-        _, state = translator.model.step(torch.tensor([BEGIN]), state)
+        _, state = translator.model.step(torch.tensor([BOS]), state)
     assert state.remembered() - before == 40 * expected
 
 
 def initial_state(translator: Translator):
-    source = torch.tensor([[3, 4, 5, END]])
+    source = torch.tensor([[3, 4, 5, EOS]])
     memory = translator.model.encode(source, torch.ones_like(source, dtype=torch.bool))
     return translator.model.begin(memory)

@@ -6,16 +6,16 @@ import pytest
 import torch
 
 from regard.evaluation import Likelihood, aggregate, evaluate, likelihoods
-from regard.text.batch import Encoded
-from regard.text.tokenizer import BEGIN, END
+from regard.text.batch import EncodedPairs
+from regard.text.tokenizer import BOS, EOS
 from regard.translator import Translator
 
 
 def naive(translator: Translator, source: str, target: str) -> tuple[float, int, int]:
     """One sentence, one token at a time, through `step`: (nats, tokens, correct)."""
-    ids = [*translator.tokenizers.source.encode(source), END]
-    labels = [*translator.tokenizers.target.encode(target), END]
-    model, nats, correct, previous = translator.model, 0.0, 0, BEGIN
+    ids = [*translator.tokenizers.source.encode(source), EOS]
+    labels = [*translator.tokenizers.target.encode(target), EOS]
+    model, nats, correct, previous = translator.model, 0.0, 0, BOS
     with torch.no_grad():
         memory = model.encode(torch.tensor([ids]), torch.ones(1, len(ids), dtype=torch.bool))
         state = model.begin(memory)
@@ -28,7 +28,7 @@ def naive(translator: Translator, source: str, target: str) -> tuple[float, int,
 
 
 def test_likelihood_of_each_sentence(translator: Translator, pairs) -> None:
-    results = likelihoods(translator.model, Encoded.of(pairs, translator.tokenizers))
+    results = likelihoods(translator.model, EncodedPairs.from_pairs(pairs, translator.tokenizers))
     for one, pair in zip(results, pairs, strict=True):
         nats, tokens, correct = naive(translator, *pair)
         assert one.nats == pytest.approx(nats, rel=1e-5)
@@ -38,7 +38,7 @@ def test_likelihood_of_each_sentence(translator: Translator, pairs) -> None:
 
 @pytest.mark.parametrize("batch_tokens", [1, 50, 100_000])
 def test_batch_size_does_not_matter(translator: Translator, pairs, batch_tokens: int) -> None:
-    encoded = Encoded.of(pairs, translator.tokenizers)
+    encoded = EncodedPairs.from_pairs(pairs, translator.tokenizers)
     results = likelihoods(translator.model, encoded, batch_tokens)
     for one, other in zip(results, likelihoods(translator.model, encoded), strict=True):
         assert one.nats == pytest.approx(other.nats, rel=1e-5)
@@ -46,7 +46,7 @@ def test_batch_size_does_not_matter(translator: Translator, pairs, batch_tokens:
 
 
 def test_dropout_is_off_and_the_mode_is_restored(translator: Translator, pairs) -> None:
-    encoded = Encoded.of(pairs, translator.tokenizers)
+    encoded = EncodedPairs.from_pairs(pairs, translator.tokenizers)
     expected = likelihoods(translator.model, encoded)
     translator.model.train()
     assert likelihoods(translator.model, encoded) == expected

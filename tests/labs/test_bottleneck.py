@@ -23,7 +23,7 @@ from regard.labs.bottleneck_metrics import (
     sample_pairs,
 )
 from regard.labs.training import init_model
-from regard.text.batch import Encoded
+from regard.text.batch import EncodedPairs
 from regard.text.tokenizer import TokenizerPair
 
 
@@ -50,8 +50,8 @@ def models():
     pairs = [("<U> abcde", "ABCDE")]
     params = BottleneckParameters(hidden_dim=7)
     configs = [make_config(kind, params, seed=3) for kind in MODELS]
-    tokenizers = TokenizerPair.learn(configs[0].tokenizer, pairs, ("<U>", "<L>"))
-    batch = Encoded.of(pairs, tokenizers).batch([0])
+    tokenizers = TokenizerPair.train(configs[0].tokenizer, pairs, ("<U>", "<L>"))
+    batch = EncodedPairs.from_pairs(pairs, tokenizers).batch([0])
     return [init_model(config, tokenizers) for config in configs], batch, tokenizers
 
 
@@ -59,7 +59,7 @@ def test_gradient_at_a_position_is_the_embedding_gradient_of_its_token(models):
     for model in models[0]:
         batch = models[1]
         logits = model(batch.source, batch.source_mask, batch.target)[:, 4]
-        loss = -logits.log_softmax(-1)[0, batch.wanted[0, 4]]
+        loss = -logits.log_softmax(-1)[0, batch.labels[0, 4]]
         loss.backward()
         rows = model.encoder.embedding.weight.grad[batch.source[0]]
         assert gradient_norms(model, batch, 4) == pytest.approx(

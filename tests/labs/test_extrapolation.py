@@ -70,7 +70,7 @@ def setup():
     params = ExtrapolationParameters(train_length=18, factor=2)
     pairs = sample_pairs(53, 36, 36, random.Random(1))
     config = make_config(TRAINED["rotary"], params, seed=3)
-    return params, pairs, TokenizerPair.learn(config.tokenizer, pairs, ()), config
+    return params, pairs, TokenizerPair.train(config.tokenizer, pairs, ()), config
 
 
 def test_accuracy_by_position(setup):
@@ -79,9 +79,9 @@ def test_accuracy_by_position(setup):
     def answer_first_half(source, mask, target):
         ids = [tokenizers.target.encode(sequence) for _, sequence in pairs]
         labels = torch.tensor(ids)
-        labels[:, 18:] = tokenizers.target.ids["a"]
-        logits = torch.nn.functional.one_hot(labels, tokenizers.target.size).float()
-        logits[:, :, tokenizers.target.ids["?"]] = 2  # not a letter, so never an answer
+        labels[:, 18:] = tokenizers.target.piece_to_id["a"]
+        logits = torch.nn.functional.one_hot(labels, tokenizers.target.vocab_size).float()
+        logits[:, :, tokenizers.target.piece_to_id["?"]] = 2  # not a letter, so never an answer
         return torch.nn.functional.pad(logits, (0, 0, 0, 1))
 
     accuracies = accuracy_by_position(answer_first_half, tokenizers, pairs, 3)  # type: ignore[arg-type]

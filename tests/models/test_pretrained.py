@@ -21,8 +21,8 @@ from regard.models.pretrained import takes_masks
 from regard.models.watch import watched
 from regard.models.weights import fill, weights
 from regard.search import beam, greedy
-from regard.text.batch import Encoded
-from regard.text.tokenizer import BEGIN, END, PAD, SPECIALS, UNKNOWN
+from regard.text.batch import EncodedPairs
+from regard.text.tokenizer import BOS, EOS, PAD, SPECIAL_TOKENS, UNK
 
 SHAPES = ("gpt2", "llama", "marian", "bart", "t5")
 ALONE = ("gpt2", "llama")
@@ -63,9 +63,11 @@ def theirs(checkpoint):
 def columns(tokenizer, their_tokenizer):
     """(our ids, their ids) of every piece that both know by name, and of the end."""
     known = their_tokenizer.get_vocab()
-    ours = [i for i in range(len(SPECIALS), tokenizer.size) if tokenizer.names[i] in known]
+    ours = [
+        i for i in range(len(SPECIAL_TOKENS), tokenizer.vocab_size) if tokenizer.vocab[i] in known
+    ]
     assert len(ours) > 20
-    return [*ours, END], [*(known[tokenizer.names[i]] for i in ours), their_tokenizer.eos_token_id]
+    return [*ours, EOS], [*(known[tokenizer.vocab[i]] for i in ours), their_tokenizer.eos_token_id]
 
 
 @torch.no_grad()
@@ -76,7 +78,7 @@ def test_logits_are_those_of_their_own_forward_pass(shape, prompt, taken, theirs
     adopted = taken(shape, prefix=prefix, separator=separator)
     model, tokenizer = theirs(shape)
     ours, others = columns(adopted.tokenizers.target, tokenizer)
-    batch = Encoded.of(PAIRS, adopted.tokenizers).batch(range(len(PAIRS)))
+    batch = EncodedPairs.from_pairs(PAIRS, adopted.tokenizers).batch(range(len(PAIRS)))
     together = adopted.model(batch.source, batch.source_mask, batch.target)
     for row, (source, target) in enumerate(PAIRS):
         if shape in ALONE:
@@ -100,12 +102,12 @@ def test_logits_are_those_of_their_own_forward_pass(shape, prompt, taken, theirs
 def test_greedy_search_is_generate(shape, taken, theirs):
     adopted, limit = taken(shape), 13
     model, tokenizer = theirs(shape)
-    batch = Encoded.of(PAIRS, adopted.tokenizers).batch(range(len(PAIRS)))
+    batch = EncodedPairs.from_pairs(PAIRS, adopted.tokenizers).batch(range(len(PAIRS)))
     memory = adopted.model.encode(batch.source, batch.source_mask)
     found = greedy(adopted.model, memory, torch.full((len(PAIRS),), limit))
-    names = adopted.tokenizers.target.names
+    names = adopted.tokenizers.target.vocab
     known = tokenizer.get_vocab()
-    known |= {names[END]: tokenizer.eos_token_id, names[UNKNOWN]: tokenizer.unk_token_id}
+    known |= {names[EOS]: tokenizer.eos_token_id, names[UNK]: tokenizer.unk_token_id}
     model.generation_config = GenerationConfig(
         max_new_tokens=limit,
         eos_token_id=tokenizer.eos_token_id,
@@ -130,7 +132,10 @@ def test_greedy_search_is_generate(shape, taken, theirs):
 def test_who_sees_whom_is_ours_to_say_where_they_let_us(shape, taken):
     """Our mask and the one they make agree, at once and word by word; ours needs no look at a number."""
     adopted = taken(shape)
-    model, batch = adopted.model, Encoded.of(PAIRS, adopted.tokenizers).batch(range(len(PAIRS)))
+    model, batch = (
+        adopted.model,
+        EncodedPairs.from_pairs(PAIRS, adopted.tokenizers).batch(range(len(PAIRS))),
+    )
     found = []
     asked = []
     reads = model.hugging.base_model.register_forward_pre_hook(
@@ -168,7 +173,10 @@ class Hurry(TorchDispatchMode):
 @pytest.mark.parametrize("tune", ["full", "lora"])
 def test_training_never_waits_for_a_number_that_only_the_device_knows(shape, tune, taken):
     adopted = taken(shape, tune=tune)
-    model, batch = adopted.model.train(), Encoded.of(PAIRS, adopted.tokenizers).batch([0, 1, 2])
+    model, batch = (
+        adopted.model.train(),
+        EncodedPairs.from_pairs(PAIRS, adopted.tokenizers).batch([0, 1, 2]),
+    )
 
     def learn():
         with Hurry():
@@ -202,7 +210,7 @@ def test_models_that_see_less_make_their_own_masks(kind, table, ours):
 @pytest.mark.parametrize("shape", ["gpt2", "t5"])
 def test_a_beam_finds_the_same_in_a_padded_batch_and_alone(shape, taken):
     adopted = taken(shape)
-    batch = Encoded.of(PAIRS, adopted.tokenizers).batch(range(len(PAIRS)))
+    batch = EncodedPairs.from_pairs(PAIRS, adopted.tokenizers).batch(range(len(PAIRS)))
     limits = torch.full((len(PAIRS),), 7)
     memory = adopted.model.encode(batch.source, batch.source_mask)
     together = beam(adopted.model, memory, limits, 3, 3)
@@ -210,7 +218,7 @@ def test_a_beam_finds_the_same_in_a_padded_batch_and_alone(shape, taken):
         found.ids for found in greedy(adopted.model, memory, limits)
     ]
     for row, pair in enumerate(PAIRS):
-        one = Encoded.of([pair], adopted.tokenizers).batch([0])
+        one = EncodedPairs.from_pairs([pair], adopted.tokenizers).batch([0])
         alone = beam(
             adopted.model, adopted.model.encode(one.source, one.source_mask), limits[:1], 3, 3
         )
@@ -228,30 +236,30 @@ def test_text_comes_back_and_reaches_no_special_token(shape, taken):
     for text in ["the cat's hat", "a  dog", "", *([] if shape == "t5" else odd)]:
         for side in (pair.source, pair.target):
             ids = side.encode(text)
-            assert not {PAD, BEGIN, END, UNKNOWN} & set(ids)
+            assert not {PAD, BOS, EOS, UNK} & set(ids)
             assert side.decode(ids) == text
-            assert side.decode([BEGIN, *ids, END, PAD]) == text
+            assert side.decode([BOS, *ids, EOS, PAD]) == text
 
 
 def test_what_is_unknown_stays_visible(taken):
     tokens = taken("t5").tokenizers.target
-    assert UNKNOWN in tokens.encode("the €")
+    assert UNK in tokens.encode("the €")
     assert "<unk>" in tokens.decode(tokens.encode("the €"))
 
 
 def test_tokens_are_readable(taken):
     source = taken("llama", separator="\nnow:").tokenizers.source
-    shown = source.tokens([*source.encode("the cats"), END])
+    shown = source.ids_to_tokens([*source.encode("the cats"), EOS])
     assert shown == ["<s>", "the", "cat", "·s", "\n", "no", "·w", "<end>"]
     target = taken("t5").tokenizers.target
-    assert target.tokens(target.encode("hat the")) == [" ", "h", "·at", " ", "t", "·h", "·e"]
+    assert target.ids_to_tokens(target.encode("hat the")) == [" ", "h", "·at", " ", "t", "·h", "·e"]
 
 
 def test_text_is_lowered_and_a_prompt_is_not(checkpoint):
     table = config.Pretrained(name=str(checkpoint("gpt2")), prefix="Say: ")
     source = adopt(table, config.PretrainedTokenizer(lower=True)).tokenizers.source
     assert source.encode("THE Cat") == source.encode("the cat")
-    assert "S" in source.tokens(source.encode("THE Cat"))[0]
+    assert "S" in source.ids_to_tokens(source.encode("THE Cat"))[0]
 
 
 # --- looking --------------------------------------------------------------------------------------
@@ -263,7 +271,7 @@ def test_what_is_watched_is_what_is_computed(shape, taken, theirs):
     """Fused = explained; and the weights are those that their own explained form returns."""
     adopted = taken(shape).model
     source, mask = torch.tensor([[7, 8, 9, 10, 11]]), torch.ones(1, 5, dtype=torch.bool)
-    target = torch.tensor([[BEGIN, 12, 13]])
+    target = torch.tensor([[BOS, 12, 13]])
     wanted = adopted(source, mask, target)
     layers = [layer for some in adopted.attentions().values() for layer in some]
     with watched(layers) as found:
@@ -276,7 +284,7 @@ def test_what_is_watched_is_what_is_computed(shape, taken, theirs):
         torch.testing.assert_close(weight, shown[name], **SINGLE)
     model, _ = theirs(shape)
     model.set_attn_implementation("eager")
-    order = torch.tensor(taken(shape).tokenizers.target.order(begin_of(shape, taken, theirs)))
+    order = torch.tensor(taken(shape).tokenizers.target.row_order(begin_of(shape, taken, theirs)))
     if shape in ALONE:
         both = order[torch.cat([source, target], dim=1)]
         out = model(input_ids=both, output_attentions=True)
@@ -302,7 +310,7 @@ def begin_of(shape, taken, theirs) -> int:
 def test_ablations_reach_its_layers(shape, taken):
     model = taken(shape).model
     source, mask = torch.tensor([[7, 8, 9, 10, 11]]), torch.ones(1, 5, dtype=torch.bool)
-    inputs = source, mask, torch.tensor([[BEGIN, 12, 13]])
+    inputs = source, mask, torch.tensor([[BOS, 12, 13]])
     before = model(*inputs)
     name = "decoder" if shape == "gpt2" else "cross"
     layer = model.attentions()[name][1]
@@ -353,7 +361,7 @@ def test_lora_learns_beside_the_weights_and_begins_with_nothing(shape, taken):
     heads = {"lm_head", "shared"}
     assert not any(part in heads for name in names_that_learn(lora) for part in name.split("."))
     source, mask = torch.tensor([[7, 8, 9]]), torch.ones(1, 3, dtype=torch.bool)
-    inputs = source, mask, torch.tensor([[BEGIN, 12, 13]])
+    inputs = source, mask, torch.tensor([[BOS, 12, 13]])
     torch.testing.assert_close(lora(*inputs), whole(*inputs))
 
 
@@ -387,7 +395,7 @@ def test_a_run_folder_is_enough_to_build_it_again(shape, tune, taken, tmp_path):
     again = rebuilt(table, tmp_path).eval()
     kept = copy.deepcopy(weights(model))
     fill(again, kept, tmp_path)
-    batch = Encoded.of(PAIRS, tokenizers).batch(range(len(PAIRS)))
+    batch = EncodedPairs.from_pairs(PAIRS, tokenizers).batch(range(len(PAIRS)))
     inputs = batch.source, batch.source_mask, batch.target
     wanted = model(*inputs)
     assert torch.equal(again(*inputs), wanted)
@@ -473,8 +481,8 @@ def test_a_gguf_file_is_the_model_it_was_made_from(taken, theirs, checkpoint, tm
     ids = found.tokenizers.target.encode(text)
     assert ids == wanted.tokenizers.target.encode(text)
     read, mask = torch.tensor([[7, 8, 9]]), torch.ones(1, 3, dtype=torch.bool)
-    inputs = read, mask, torch.tensor([[BEGIN, *ids]])
-    loud = [i for i in range(wanted.tokenizers.target.size) if i not in (PAD, BEGIN, UNKNOWN)]
+    inputs = read, mask, torch.tensor([[BOS, *ids]])
+    loud = [i for i in range(wanted.tokenizers.target.vocab_size) if i not in (PAD, BOS, UNK)]
     logits = (one.model(*inputs)[..., loud] for one in (found, wanted))
     torch.testing.assert_close(*logits, **SINGLE)
 
@@ -639,7 +647,7 @@ def test_there_is_room_for_what_the_model_has_places_for(taken):
 @pytest.mark.parametrize("shape", SHAPES)
 def test_it_knows_what_has_a_row_for_each_token(shape, taken):
     adopted = taken(shape, tune="lora")
-    size, rows = adopted.tokenizers.target.size, adopted.model.by_token()
+    size, rows = adopted.tokenizers.target.vocab_size, adopted.model.by_token()
     wide = {id(p) for p in adopted.model.parameters() if len(p) == size}
     assert {id(p) for p in rows["target"]} == wide
     assert len(rows["target"]) == len(wide) > 0

@@ -13,7 +13,7 @@ from regard.models import Model
 from regard.models.interface import Memory, State
 from regard.search import Hypothesis, beam, greedy
 from regard.search.beam import Finished
-from regard.text.tokenizer import BEGIN, END, PAD, UNKNOWN
+from regard.text.tokenizer import BOS, EOS, PAD, UNK
 
 LENGTHS, LIMITS = (7, 2, 5, 1, 3), (9, 17, 1, 13, 5)
 POWERS = (0.0, 0.6, 1.0)
@@ -35,7 +35,7 @@ def make(lively) -> Callable[[str, int, float], Model]:
     def made(name: str, vocab: int, end: float) -> Model:
         model = lively(name, vocab)
         plain = model.project
-        leaning = torch.zeros(vocab, dtype=torch.float64).index_fill(0, torch.tensor([END]), end)
+        leaning = torch.zeros(vocab, dtype=torch.float64).index_fill(0, torch.tensor([EOS]), end)
         model.project = lambda features: plain(features) + leaning
         return model
 
@@ -64,7 +64,7 @@ def same(found: list[list[Hypothesis]], wanted: list[list[Hypothesis]]) -> None:
 def forced(model, given, row: int, ids: list[int]) -> float:
     """The log-probability of an output, read at once."""
     inputs = [tensor[row : row + 1, : LENGTHS[row]] for tensor in given]
-    logits = model(*inputs, torch.tensor([[BEGIN, *ids[:-1]]]))[0]
+    logits = model(*inputs, torch.tensor([[BOS, *ids[:-1]]]))[0]
     return float(logits.log_softmax(-1)[torch.arange(len(ids)), ids].sum())
 
 
@@ -84,7 +84,7 @@ def test_a_beam_of_one_is_greedy(make, source, name, end):
 # --- a beam of all --------------------------------------------------------------------------------
 
 VOCAB, MOST = 7, 4
-WORDS = [i for i in range(VOCAB) if i not in (PAD, BEGIN, END)]
+WORDS = [i for i in range(VOCAB) if i not in (PAD, BOS, EOS)]
 EVERY = (len(WORDS) + 1) * len(WORDS) ** (MOST - 1)
 
 
@@ -92,7 +92,7 @@ def outputs(model, tokens: Tensor, state: Any, limit: int) -> list[tuple[list[in
     """(ids, score) of every output that ends within `limit` tokens, for a batch of one."""
     logits, state = model.step(tokens, state)
     chances = logits[0].log_softmax(-1).tolist()
-    found = [([END], chances[END])]
+    found = [([EOS], chances[EOS])]
     for word in WORDS if limit > 1 else []:
         rest = outputs(model, torch.tensor([word]), state.copy(), limit - 1)
         found += [([word, *ids], chances[word] + score) for ids, score in rest]
@@ -108,7 +108,7 @@ def test_a_beam_of_full_width_is_brute_force(make, source, name):
     }
     for row, limit in enumerate(limits):
         memory = model.encode(*given).select(torch.tensor([row]))
-        every = outputs(model, torch.tensor([BEGIN]), model.begin(memory), limit)
+        every = outputs(model, torch.tensor([BOS]), model.begin(memory), limit)
         for power in POWERS:
             best = found[power][row]
             rank = {tuple(ids): score / len(ids) ** power for ids, score in every}
@@ -202,7 +202,7 @@ def test_each_row_keeps_its_limit_and_the_end_stands_last(make, source, name):
         assert len({tuple(h.ids) for h in best}) == len(best)
         for found in best:
             assert 1 <= len(found.ids) <= limit
-            assert not {PAD, BEGIN, END} & set(found.ids[:-1])
+            assert not {PAD, BOS, EOS} & set(found.ids[:-1])
 
 
 def test_what_never_ends_is_cut_at_its_own_limit(make, source, name):
@@ -215,9 +215,9 @@ def test_what_never_ends_is_cut_at_its_own_limit(make, source, name):
 
 def test_a_beam_wider_than_the_vocabulary(make, source, name):
     model = make(name, VOCAB, 1000.0)
-    assert [row[0].ids for row in search(model, source(VOCAB), width=50)] == [[END]] * len(LIMITS)
+    assert [row[0].ids for row in search(model, source(VOCAB), width=50)] == [[EOS]] * len(LIMITS)
     best = search(model, source(VOCAB, (3,)), [1], width=50, nbest=50)[0]
-    assert [h.ids for h in best] == [[END]]  # what is cut short counts only where nothing ended
+    assert [h.ids for h in best] == [[EOS]]  # what is cut short counts only where nothing ended
 
 
 # --- a model whose every probability is known -----------------------------------------------------
@@ -251,7 +251,7 @@ class Scripted(Model):
         ids = torch.cat([state.ids, tokens.view(len(state.ids), -1, 1)], dim=-1)
         chances = torch.full((len(tokens), 8), -60.0)
         for row, said in zip(chances, ids.flatten(0, 1)[:, 1:].tolist(), strict=True):
-            for token, chance in self.script.get(tuple(said), {END: 1.0}).items():
+            for token, chance in self.script.get(tuple(said), {EOS: 1.0}).items():
                 row[token] = torch.tensor(chance).log()
         return chances, Said(ids)
 
@@ -260,16 +260,16 @@ class Scripted(Model):
 
 A, B, C = 4, 5, 6
 SCRIPT = {
-    (): {END: 0.4, A: 0.5, B: 0.1},
-    (A,): {END: 0.7, B: 0.3},
+    (): {EOS: 0.4, A: 0.5, B: 0.1},
+    (A,): {EOS: 0.7, B: 0.3},
     (A, B): {C: 1.0},
     (A, B, C): {C: 1.0},
     (A, B, C, C): {C: 1.0},
 }
 RANKED = {  # by hand: log .4 / 1, log .35 / 2^p, log .15 / 6^p, log .1 / 2^p
-    0.0: [[END], [A, END], [A, B, C, C, C, END], [B, END]],
-    0.6: [[A, B, C, C, C, END], [A, END], [END], [B, END]],
-    1.0: [[A, B, C, C, C, END], [A, END], [END], [B, END]],
+    0.0: [[EOS], [A, EOS], [A, B, C, C, C, EOS], [B, EOS]],
+    0.6: [[A, B, C, C, C, EOS], [A, EOS], [EOS], [B, EOS]],
+    1.0: [[A, B, C, C, C, EOS], [A, EOS], [EOS], [B, EOS]],
 }
 
 
@@ -282,9 +282,9 @@ def test_finished_outputs_of_different_lengths_compete(power, nbest):
 
 
 def test_a_better_output_may_end_later_than_a_good_one():
-    script = {(): {END: 0.4, A: 0.6}, (A,): {UNKNOWN: 1.0}}
+    script = {(): {EOS: 0.4, A: 0.6}, (A,): {UNK: 1.0}}
     given = torch.tensor([[3]]), torch.tensor([[True]])
     [found] = search(Scripted(script), given, [5], width=2, length_penalty=0.0)
-    assert found[0].ids == [A, UNKNOWN, END]
+    assert found[0].ids == [A, UNK, EOS]
     [cut] = search(Scripted(script), given, [2], width=2, length_penalty=0.0)
-    assert cut[0].ids == [END]  # the better one would not be whole
+    assert cut[0].ids == [EOS]  # the better one would not be whole

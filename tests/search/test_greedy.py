@@ -5,7 +5,7 @@ import torch
 
 from regard.models import Model
 from regard.search import greedy
-from regard.text.tokenizer import BEGIN, END, PAD
+from regard.text.tokenizer import BOS, EOS, PAD
 
 VOCAB, LENGTHS = 11, (7, 2, 5, 1, 3)
 LIMITS = (9, 19, 1, 13, 5)
@@ -21,7 +21,7 @@ def lean(model: Model, **towards: float) -> None:
     """Lean all logits towards some tokens: outputs that end soon, or never."""
     leaning = torch.zeros(VOCAB, dtype=torch.float64)
     for name, weight in towards.items():
-        leaning[{"end": END, "begin": BEGIN, "pad": PAD}[name]] = weight
+        leaning[{"end": EOS, "begin": BOS, "pad": PAD}[name]] = weight
     plain = model.project
     model.project = lambda features: plain(features) + leaning
 
@@ -33,11 +33,11 @@ def source(sources) -> tuple[torch.Tensor, torch.Tensor]:
 
 def naive(model, source, mask, limit: int) -> tuple[list[int], float]:
     """One sentence; the whole output is read again for every word."""
-    ids, score = [BEGIN], 0.0
-    while len(ids) <= limit and ids[-1] != END:
+    ids, score = [BOS], 0.0
+    while len(ids) <= limit and ids[-1] != EOS:
         logits = model(source, mask, torch.tensor([ids]))[0, -1].float()
         chances = logits.log_softmax(-1).tolist()
-        best = max((i for i in range(VOCAB) if i not in (PAD, BEGIN)), key=chances.__getitem__)
+        best = max((i for i in range(VOCAB) if i not in (PAD, BOS)), key=chances.__getitem__)
         ids.append(best)
         score += chances[best]
     return ids[1:], score
@@ -88,14 +88,14 @@ def test_an_output_that_never_ends_stops_at_its_own_limit(model, source):
 def test_an_output_that_ends_at_once_is_its_end(model, source):
     lean(model, end=1000.0)
     found = search(model, source)
-    assert [h.ids for h in found] == [[END]] * len(LENGTHS)
+    assert [h.ids for h in found] == [[EOS]] * len(LENGTHS)
     assert [h.score for h in found] == pytest.approx([0.0] * len(LENGTHS), abs=1e-6)
 
 
 def test_no_output_holds_padding_or_begin(model, source):
     lean(model, pad=50.0, begin=60.0)
     found = search(model, source)
-    assert not {PAD, BEGIN} & {i for h in found for i in h.ids}
+    assert not {PAD, BOS} & {i for h in found for i in h.ids}
     # The score is the model's own probability: what may not be said still takes its share.
     assert all(h.score < -40 for h in found)
 
@@ -103,5 +103,5 @@ def test_no_output_holds_padding_or_begin(model, source):
 def test_the_end_stands_last_or_nowhere(model, source):
     lean(model, end=1.0)
     found = search(model, source)
-    assert all(END not in h.ids[:-1] for h in found)
-    assert all(h.ids[-1] == END or len(h.ids) == n for h, n in zip(found, LIMITS, strict=True))
+    assert all(EOS not in h.ids[:-1] for h in found)
+    assert all(h.ids[-1] == EOS or len(h.ids) == n for h, n in zip(found, LIMITS, strict=True))

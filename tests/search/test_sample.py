@@ -9,7 +9,7 @@ from torch import Tensor
 from regard.errors import UserError
 from regard.models import Model
 from regard.search import greedy, sample
-from regard.text.tokenizer import BEGIN, END, PAD
+from regard.text.tokenizer import BOS, EOS, PAD
 from regard.translator import Sampling
 
 VOCAB, LENGTHS, LIMITS = 11, (7, 2, 5, 1, 3), (9, 17, 1, 13, 5)
@@ -40,8 +40,8 @@ def first_tokens(model, source, count: int, **choices) -> Tensor:
 def first_chances(model, source, temperature: float = 1.0) -> Tensor:
     """What those counts should be like: the softmax without padding and begin."""
     one = [tensor[:1] for tensor in source]
-    logits = model(*one, torch.tensor([[BEGIN]]))[0, 0] / temperature
-    logits[[PAD, BEGIN]] = float("-inf")
+    logits = model(*one, torch.tensor([[BOS]]))[0, 0] / temperature
+    logits[[PAD, BOS]] = float("-inf")
     return logits.softmax(-1)
 
 
@@ -71,7 +71,7 @@ def test_first_tokens_are_as_frequent_as_the_softmax_says(model, source, tempera
     count = 4000
     wanted = count * first_chances(model, source, temperature)
     found = first_tokens(model, source, count, temperature=temperature)
-    assert found[[PAD, BEGIN]].sum() == 0
+    assert found[[PAD, BOS]].sum() == 0
     likely = wanted > 5
     squares = ((found - wanted) ** 2 / wanted)[likely].sum()
     assert squares < 30  # chi-square with at most 8 degrees of freedom: one in 5,000
@@ -102,8 +102,8 @@ def test_the_limits_are_greedy(model, source, choices):
 
 def test_a_great_heat_makes_all_alike(model, source):
     found = first_tokens(model, source, 3600, temperature=1e30)
-    assert found[[PAD, BEGIN]].sum() == 0
-    assert ((found[END:] - 400) ** 2 / 400).sum() < 30
+    assert found[[PAD, BOS]].sum() == 0
+    assert ((found[EOS:] - 400) ** 2 / 400).sum() < 30
 
 
 def test_everything_allowed_is_no_restriction(model, source):
@@ -118,7 +118,7 @@ def test_no_luck_draws_what_has_no_chance(model, source, luck, monkeypatch):
     monkeypatch.setattr(module, "dice", lambda seed, count: torch.full((count,), luck))
     for choices in ({}, {"top_k": 2}, {"top_p": 0.3}):
         found = draw(model, source, **choices)
-        assert not {PAD, BEGIN} & {i for h in found for i in h.ids}
+        assert not {PAD, BOS} & {i for h in found for i in h.ids}
     wanted = greedy(model, model.encode(*source), torch.tensor(LIMITS))
     assert [h.ids for h in draw(model, source, top_k=1)] == [h.ids for h in wanted]
 
@@ -127,11 +127,11 @@ def test_no_luck_draws_what_has_no_chance(model, source, luck, monkeypatch):
 def test_the_score_is_the_models_own_whatever_the_temperature(model, source, temperature):
     for row, found in enumerate(draw(model, source, temperature=temperature)):
         inputs = [tensor[row : row + 1, : LENGTHS[row]] for tensor in source]
-        logits = model(*inputs, torch.tensor([[BEGIN, *found.ids[:-1]]]))[0]
+        logits = model(*inputs, torch.tensor([[BOS, *found.ids[:-1]]]))[0]
         chances = logits.log_softmax(-1)[torch.arange(len(found.ids)), found.ids]
         assert found.score == pytest.approx(float(chances.sum()), abs=1e-4)
         assert len(found.ids) <= LIMITS[row]
-        assert found.ids[-1] == END or len(found.ids) == LIMITS[row]
+        assert found.ids[-1] == EOS or len(found.ids) == LIMITS[row]
 
 
 def test_several_draws_differ_and_come_likeliest_first(model, source):

@@ -1,4 +1,4 @@
-"""A resumed run goes on with the text it began with."""
+"""A resumed run must have the data it started with."""
 
 import pytest
 from rich.console import Console
@@ -8,7 +8,7 @@ from regard.errors import UserError
 from regard.training import train
 
 
-def test_changed_text_is_noticed(tmp_path):
+def test_changed_data_raises_an_error(tmp_path):
     sides = {side: tmp_path / f"train.{side}" for side in ("a", "b")}
     for side in sides.values():
         side.write_text("one two\ntwo one\n" * 8)

@@ -125,7 +125,7 @@ BROKEN = {
     "missing": (lambda: Path("train.en").unlink(), r"train\.en cannot be read: No such file"),
     "uneven": (
         lambda: Path("train.en").write_text("a\n"),
-        r"as many lines in both files; got 60 in train\.de and 1 in train\.en",
+        r"equally many lines in both files; got 60 in train\.de and 1 in train\.en",
     ),
     "not UTF-8": (
         lambda: Path("val.tsv").write_bytes(b"a\tb\nna\xefve\tnaive\n"),

@@ -1,4 +1,4 @@
-"""Byte-pair encoding: any text comes back, nothing is unknown, merges survive on disk."""
+"""Byte-pair encoding: lossless, no unknown tokens, merges saved and loaded."""
 
 import json
 
@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from regard import config
 from regard.errors import UserError
-from regard.text.tokenizer import BEGIN, END, PAD, SPECIALS, UNKNOWN, BpeTokenizer, TokenizerPair
+from regard.text.tokenizer import BOS, EOS, PAD, SPECIAL_TOKENS, UNK, BpeTokenizer, TokenizerPair
 
 SYMBOLS = ("<U>", "<L>")
 TEXT = [
@@ -16,22 +16,22 @@ TEXT = [
     "lower the widest tower; the newest is lower",
     "die Flüsse sind breiter und die Türme höher",
 ]
-PAIRS = [(one, other.upper()) for one, other in zip(TEXT, TEXT[1:] + TEXT[:1], strict=True)]
-UNHURRIED = settings(deadline=None, max_examples=60)
+PAIRS = [(source, target.upper()) for source, target in zip(TEXT, TEXT[1:] + TEXT[:1], strict=True)]
+NO_DEADLINE = settings(deadline=None, max_examples=60)
 
 
-def learn(size: int = 320, lower: bool = False, symbols=()) -> BpeTokenizer:
-    return BpeTokenizer.learn(TEXT, symbols, lower, size)
+def train(size: int = 320, lower: bool = False, symbols=()) -> BpeTokenizer:
+    return BpeTokenizer.train(TEXT, symbols, lower, size)
 
 
-PLAIN, LOWER, TASK = learn(), learn(lower=True), learn(symbols=SYMBOLS)
+PLAIN, LOWER, TASK = train(), train(lower=True), train(symbols=SYMBOLS)
 
 
-def pair(**choices) -> TokenizerPair:
-    return TokenizerPair.learn(config.Bpe(**({"vocab_size": 320} | choices)), PAIRS, SYMBOLS)
+def train_pair(**options) -> TokenizerPair:
+    return TokenizerPair.train(config.Bpe(**({"vocab_size": 320} | options)), PAIRS, SYMBOLS)
 
 
-@UNHURRIED
+@NO_DEADLINE
 @given(text=st.text(max_size=40))
 @example(text=" ")
 @example(text="  a  b ")
@@ -39,107 +39,107 @@ def pair(**choices) -> TokenizerPair:
 @example(text="Ġ Ċ é e\u0301 👩‍👩‍👧 漢字 \ufeff\ufffd")
 @example(text="<unk> <pad> <begin> <end>")
 @example(text="the tower")
-def test_any_text_comes_back_and_nothing_is_unknown(text):
+def test_decoding_inverts_encoding_without_unknown_tokens(text):
     ids = PLAIN.encode(text)
     assert PLAIN.decode(ids) == text
-    assert PLAIN.decode([BEGIN, *ids, END, PAD]) == text
-    assert all(len(SPECIALS) <= i < PLAIN.size for i in ids)
-    assert PLAIN.unknown(text) == []
-    assert len(PLAIN.tokens(ids)) == len(ids)
-    assert all(PLAIN.tokens(ids))
+    assert PLAIN.decode([BOS, *ids, EOS, PAD]) == text
+    assert all(len(SPECIAL_TOKENS) <= i < PLAIN.vocab_size for i in ids)
+    assert PLAIN.unknown_pieces(text) == []
+    assert len(PLAIN.ids_to_tokens(ids)) == len(ids)
+    assert all(PLAIN.ids_to_tokens(ids))
 
 
-@UNHURRIED
+@NO_DEADLINE
 @given(text=st.text(max_size=40))
 @example(text="İSTANBUL ẞ ΑΣ")
-def test_lower_forgets_the_case_and_nothing_else(text):
+def test_lowercasing_changes_only_the_case(text):
     assert LOWER.decode(LOWER.encode(text)) == text.lower()
 
 
-@pytest.mark.parametrize("special", [*SPECIALS, "<pad><end>", "a <unk> b", "<end> "])
-def test_a_typed_special_is_its_letters(special):
+@pytest.mark.parametrize("special", [*SPECIAL_TOKENS, "<pad><end>", "a <unk> b", "<end> "])
+def test_a_typed_special_token_is_encoded_as_letters(special):
     ids = TASK.encode(special)
-    assert min(ids) >= len(SPECIALS) + len(SYMBOLS)
+    assert min(ids) >= len(SPECIAL_TOKENS) + len(SYMBOLS)
     assert TASK.decode(ids) == special
 
 
-def test_what_a_model_says_that_is_no_text_stays_visible():
-    assert PLAIN.decode([UNKNOWN]) == "<unk>"
-    half = PLAIN.ids["Ã"]  # the first byte of an é, alone
+def test_invalid_model_output_stays_visible():
+    assert PLAIN.decode([UNK]) == "<unk>"
+    half = PLAIN.piece_to_id["Ã"]  # only the first byte of an é
     assert PLAIN.decode([half]) == "\ufffd"
-    assert PLAIN.tokens([half])[0].endswith("\ufffd")
+    assert PLAIN.ids_to_tokens([half])[0].endswith("\ufffd")
 
 
-def test_a_task_symbol_is_one_id_at_the_start_alone():
+def test_a_task_symbol_is_one_id_only_at_the_start():
     assert TASK.encode("<L> the") == [5, *TASK.encode("the")]
     assert TASK.decode(TASK.encode("<L> the")) == "<L> the"
-    assert min(TASK.encode("the <L>")) >= len(SPECIALS) + len(SYMBOLS)
+    assert min(TASK.encode("the <L>")) >= len(SPECIAL_TOKENS) + len(SYMBOLS)
 
 
 @pytest.mark.parametrize("size", [262, 290, 315])
 @pytest.mark.parametrize("symbols", [(), SYMBOLS])
-def test_the_vocabulary_is_no_larger_than_asked(size, symbols):
-    made = learn(size, symbols=symbols)
-    assert made.size == size
-    assert len(set(made.names)) == made.size
-    assert len(made.merges) == size - len(SPECIALS) - len(symbols) - 256
+def test_the_vocabulary_has_the_requested_size(size, symbols):
+    tokenizer = train(size, symbols=symbols)
+    assert tokenizer.vocab_size == size
+    assert len(set(tokenizer.vocab)) == size
+    assert len(tokenizer.merges) == size - len(SPECIAL_TOKENS) - len(symbols) - 256
 
 
-def test_there_may_be_less_to_merge_than_room():
-    made = learn(8000)
-    assert made.size < 8000
-    assert made.size == len(SPECIALS) + 256 + len(made.merges)
+def test_a_small_text_gives_fewer_merges_than_requested():
+    tokenizer = train(8000)
+    assert tokenizer.vocab_size < 8000
+    assert tokenizer.vocab_size == len(SPECIAL_TOKENS) + 256 + len(tokenizer.merges)
 
 
-def test_what_is_frequent_is_one_token_and_more_merges_are_fewer_tokens():
-    wide = learn(320)
-    assert wide.tokens(wide.encode("the the")) == ["the", "the"]
-    assert len(wide.encode(TEXT[0])) < len(learn(280).encode(TEXT[0])) < len(TEXT[0]) + 1
-    split = learn(262).tokens(learn(262).encode("tower"))
-    assert split[1].startswith("·")  # a word's further tokens can be told from its first
-    assert not split[0].startswith("·")
+def test_frequent_words_are_one_token_and_more_merges_give_fewer_tokens():
+    large = train(320)
+    assert large.ids_to_tokens(large.encode("the the")) == ["the", "the"]
+    assert len(large.encode(TEXT[0])) < len(train(280).encode(TEXT[0])) < len(TEXT[0]) + 1
+    tokens = train(262).ids_to_tokens(train(262).encode("tower"))
+    assert tokens[1].startswith("·")  # marks every token of a word but the first
+    assert not tokens[0].startswith("·")
 
 
-def test_learning_is_repeatable():
-    assert learn().to_json() == learn().to_json()
+def test_training_is_deterministic():
+    assert train().to_json() == train().to_json()
 
 
 @pytest.mark.parametrize("joint", [True, False])
-def test_joint_and_apart_survive_on_disk(joint, tmp_path):
-    made = pair(joint=joint, lowercase=joint, max_tokens=17)
-    assert made.joint == joint
+def test_joint_and_separate_vocabularies_are_saved_and_loaded(joint, tmp_path):
+    saved = train_pair(joint=joint, lowercase=joint, max_tokens=17)
+    assert saved.joint == joint
     if not joint:
-        assert made.source.symbols == SYMBOLS
-        assert made.target.symbols == ()
-        assert made.source.pieces != made.target.pieces
-    made.save(tmp_path / "tokenizer.json")
-    again = TokenizerPair.load(tmp_path / "tokenizer.json")
-    assert json.dumps(again.to_json()) == json.dumps(made.to_json())
-    assert (again.joint, again.max_tokens) == (joint, 17)
+        assert saved.source.symbols == SYMBOLS
+        assert saved.target.symbols == ()
+        assert saved.source.pieces != saved.target.pieces
+    saved.save(tmp_path / "tokenizer.json")
+    loaded = TokenizerPair.load(tmp_path / "tokenizer.json")
+    assert json.dumps(loaded.to_json()) == json.dumps(saved.to_json())
+    assert (loaded.joint, loaded.max_tokens) == (joint, 17)
     for text in [*TEXT, "<U> unseen Übung 漢", " x"]:
-        for old, new in ((made.source, again.source), (made.target, again.target)):
+        for old, new in ((saved.source, loaded.source), (saved.target, loaded.target)):
             assert new.encode(text) == old.encode(text)
-            assert new.tokens(new.encode(text)) == old.tokens(old.encode(text))
+            assert new.ids_to_tokens(new.encode(text)) == old.ids_to_tokens(old.encode(text))
 
 
 DAMAGE = {
-    "a merge of strangers": lambda side: side["merges"].append(["qq", "zz"]),
-    "a merge into a stranger": lambda side: side["merges"].append(["q", "z"]),
-    "a merge of one": lambda side: side["merges"].append(["t"]),
+    "a merge of unknown pieces": lambda side: side["merges"].append(["qq", "zz"]),
+    "a merge into an unknown piece": lambda side: side["merges"].append(["q", "z"]),
+    "a merge of one piece": lambda side: side["merges"].append(["t"]),
     "a merge of numbers": lambda side: side["merges"].append([1, 2]),
-    "a merge that is text": lambda side: side["merges"].append("t h e"),
-    "merges that are none": lambda side: side.update(merges=None),
+    "a merge that is a string": lambda side: side["merges"].append("t h e"),
+    "merges that are null": lambda side: side.update(merges=None),
     "no merges": lambda side: side.pop("merges"),
-    "a piece that went": lambda side: side["pieces"].remove(side["pieces"][-1]),
+    "a missing piece": lambda side: side["pieces"].remove(side["pieces"][-1]),
     "pieces that are numbers": lambda side: side.update(pieces=[1, 2]),
 }
 
 
 @pytest.mark.parametrize("damage", DAMAGE)
 @pytest.mark.parametrize("joint", [True, False])
-def test_damaged_merges_are_named(damage, joint, tmp_path):
+def test_damaged_merges_raise_an_error(damage, joint, tmp_path):
     path = tmp_path / "tokenizer.json"
-    pair(joint=joint).save(path)
+    train_pair(joint=joint).save(path)
     record = json.loads(path.read_text("utf-8"))
     DAMAGE[damage](record["joint" if joint else "target"])
     path.write_text(json.dumps(record), "utf-8")
@@ -147,6 +147,6 @@ def test_damaged_merges_are_named(damage, joint, tmp_path):
         TokenizerPair.load(path)
 
 
-def test_a_vocabulary_too_small_for_the_bytes_is_refused():
+def test_a_vocabulary_too_small_for_the_bytes_is_rejected():
     with pytest.raises(ValueError, match="greater than or equal to 300"):
         config.Bpe(vocab_size=299)

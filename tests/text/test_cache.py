@@ -1,4 +1,4 @@
-"""Text is tokenised once; a cache that fails in any way is only slower."""
+"""Text is tokenised once; a cache failure of any kind only costs time."""
 
 import multiprocessing
 import shutil
@@ -9,68 +9,68 @@ import pytest
 
 from regard import config
 from regard.text import cache
-from regard.text.batch import Batches, Encoded
+from regard.text.batch import BatchSampler, EncodedPairs
 from regard.text.tokenizer import TokenizerPair
 
 PAIRS = [("a b c", "A B"), ("a", "A"), ("c b", "C B A")]
 
 
-def learn(table=None) -> TokenizerPair:
-    return TokenizerPair.learn(table or config.Words(min_frequency=1), PAIRS, ())
+def train(table=None) -> TokenizerPair:
+    return TokenizerPair.train(table or config.Words(min_frequency=1), PAIRS, ())
 
 
-def rows(data: Encoded) -> list[list[list[int]]]:
+def rows(data: EncodedPairs) -> list[list[list[int]]]:
     return [[list(row) for row in side] for side in (data.source, data.target)]
 
 
 @pytest.fixture
-def place(tmp_path: Path, monkeypatch) -> Path:
+def cache_folder(tmp_path: Path, monkeypatch) -> Path:
     monkeypatch.setenv("REGARD_CACHE", str(tmp_path / "cache"))
     return tmp_path / "cache" / "tokenised"
 
 
-def never(*_: object) -> Encoded:
+def fail(*_: object) -> EncodedPairs:
     raise AssertionError("tokenised again")
 
 
 @pytest.mark.parametrize("table", [config.Words(min_frequency=1), config.Bpe(vocab_size=300)])
-def test_the_second_time_it_is_mapped_from_disk(place, table, monkeypatch):
-    tokenizers = learn(table)
-    wanted = rows(Encoded.of(PAIRS, tokenizers))
-    first = cache.encoded(PAIRS, tokenizers)
-    monkeypatch.setattr(Encoded, "of", never)
-    second = cache.encoded(PAIRS, learn(table))
-    assert rows(first) == rows(second) == wanted
+def test_a_second_call_is_memory_mapped(cache_folder, table, monkeypatch):
+    tokenizers = train(table)
+    expected = rows(EncodedPairs.from_pairs(PAIRS, tokenizers))
+    first = cache.encode_cached(PAIRS, tokenizers)
+    monkeypatch.setattr(EncodedPairs, "from_pairs", fail)
+    second = cache.encode_cached(PAIRS, train(table))
+    assert rows(first) == rows(second) == expected
     assert isinstance(second.source.values, np.memmap)
     assert not second.source.values.flags.writeable
     assert second.lengths() == first.lengths()
-    order = Batches(second, 11, 2, seed=1).epoch(0)
-    assert order == Batches(first, 11, 2, seed=1).epoch(0)
-    assert all((first.batch(c.rows).wanted == second.batch(c.rows).wanted).all() for c in order)
-    assert [path.name for path in place.iterdir()] == [cache.key(PAIRS, tokenizers)]
+    order = BatchSampler(second, 11, 2, seed=1).epoch(0)
+    assert order == BatchSampler(first, 11, 2, seed=1).epoch(0)
+    assert all((first.batch(s.rows).labels == second.batch(s.rows).labels).all() for s in order)
+    assert [path.name for path in cache_folder.iterdir()] == [cache.cache_key(PAIRS, tokenizers)]
 
 
-def test_the_key_tells_texts_and_tokenizers_apart():
-    plain = learn()
+def test_the_key_depends_on_text_and_tokenizers():
+    tokenizers = train()
     others = [
-        (PAIRS[:2], plain),
-        (PAIRS[::-1], plain),
-        ([(target, source) for source, target in PAIRS], plain),
-        (PAIRS, learn(config.Words(min_frequency=2))),
-        (PAIRS, learn(config.Words(min_frequency=1, lowercase=True))),
-        (PAIRS, learn(config.Words(min_frequency=1, joint=True))),
-        (PAIRS, learn(config.Characters())),
-        (PAIRS, learn(config.Bpe(vocab_size=300))),
+        (PAIRS[:2], tokenizers),
+        (PAIRS[::-1], tokenizers),
+        ([(target, source) for source, target in PAIRS], tokenizers),
+        (PAIRS, train(config.Words(min_frequency=2))),
+        (PAIRS, train(config.Words(min_frequency=1, lowercase=True))),
+        (PAIRS, train(config.Words(min_frequency=1, joint=True))),
+        (PAIRS, train(config.Characters())),
+        (PAIRS, train(config.Bpe(vocab_size=300))),
     ]
-    keys = [cache.key(*other) for other in [(PAIRS, plain), *others]]
+    keys = [cache.cache_key(*other) for other in [(PAIRS, tokenizers), *others]]
     assert len(set(keys)) == len(keys)
-    assert cache.key(list(PAIRS), learn()) == keys[0]
+    assert cache.cache_key(list(PAIRS), train()) == keys[0]
 
 
-def test_a_tab_or_a_new_line_inside_a_text_is_no_border():
-    plain = learn(config.Characters())
+def test_a_tab_or_a_newline_inside_a_text_is_no_separator():
+    tokenizers = train(config.Characters())
     keys = {
-        cache.key(pairs, plain)
+        cache.cache_key(pairs, tokenizers)
         for pairs in (
             [("a\tb", "c")],
             [("a", "b\tc")],
@@ -82,77 +82,84 @@ def test_a_tab_or_a_new_line_inside_a_text_is_no_border():
 
 
 @pytest.mark.parametrize("pairs", [[("a", "")], [("", "")]])
-def test_empty_rows_come_back(place, pairs):
-    tokenizers = learn()
-    wanted = rows(cache.encoded(pairs, tokenizers))
-    assert rows(cache.encoded(pairs, tokenizers)) == wanted
+def test_empty_rows_are_restored(cache_folder, pairs):
+    tokenizers = train()
+    expected = rows(cache.encode_cached(pairs, tokenizers))
+    assert rows(cache.encode_cached(pairs, tokenizers)) == expected
 
 
-@pytest.mark.parametrize("where", ["inside a file", "a file in the way"])
-def test_a_cache_that_cannot_be_written_is_harmless(tmp_path, monkeypatch, where):
+@pytest.mark.parametrize("where", ["parent is a file", "folder is a file"])
+def test_a_cache_that_cannot_be_written_is_ignored(tmp_path, monkeypatch, where):
     (tmp_path / "file").write_text("precious")
     (tmp_path / "tokenised").write_text("precious")
-    chosen = tmp_path / "file" if where == "inside a file" else tmp_path
-    monkeypatch.setenv("REGARD_CACHE", str(chosen))
+    folder = tmp_path / "file" if where == "parent is a file" else tmp_path
+    monkeypatch.setenv("REGARD_CACHE", str(folder))
     for _ in range(2):
-        assert rows(cache.encoded(PAIRS, learn())) == rows(Encoded.of(PAIRS, learn()))
+        assert rows(cache.encode_cached(PAIRS, train())) == rows(
+            EncodedPairs.from_pairs(PAIRS, train())
+        )
     assert (tmp_path / "file").read_text() == (tmp_path / "tokenised").read_text() == "precious"
 
 
-def test_a_full_disk_is_harmless_and_leaves_nothing(place, monkeypatch):
+def test_a_full_disk_is_ignored_and_leaves_no_files(cache_folder, monkeypatch):
     def full(*_: object) -> None:
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(np, "save", full)
-    assert rows(cache.encoded(PAIRS, learn())) == rows(Encoded.of(PAIRS, learn()))
-    assert list(place.iterdir()) == []
+    assert rows(cache.encode_cached(PAIRS, train())) == rows(
+        EncodedPairs.from_pairs(PAIRS, train())
+    )
+    assert list(cache_folder.iterdir()) == []
 
 
-@pytest.mark.parametrize("name", cache.PARTS)
-@pytest.mark.parametrize("harm", ["remove", "shorten", "empty", "garbage"])
-def test_a_damaged_cache_is_as_good_as_none(place, name, harm):
-    wanted = rows(cache.encoded(PAIRS, learn()))
-    file = place / cache.key(PAIRS, learn()) / f"{name}.npy"
-    if harm == "remove":
+@pytest.mark.parametrize("name", cache.ARRAYS)
+@pytest.mark.parametrize("damage", ["remove", "truncate", "empty", "garbage"])
+def test_a_damaged_cache_is_rebuilt(cache_folder, name, damage):
+    expected = rows(cache.encode_cached(PAIRS, train()))
+    file = cache_folder / cache.cache_key(PAIRS, train()) / f"{name}.npy"
+    if damage == "remove":
         file.unlink()
     else:
-        whole = file.read_bytes()
-        file.write_bytes({"shorten": whole[:-3], "empty": b"", "garbage": b"no array"}[harm])
-    assert rows(cache.encoded(PAIRS, learn())) == wanted
+        content = file.read_bytes()
+        damaged = {"truncate": content[:-3], "empty": b"", "garbage": b"no array"}
+        file.write_bytes(damaged[damage])
+    assert rows(cache.encode_cached(PAIRS, train())) == expected
 
 
-def test_one_who_comes_second_is_harmless(place, monkeypatch):
-    """Another process finishes between our look and our move."""
-    plain = Encoded.of
+def test_losing_a_race_is_harmless(cache_folder, monkeypatch):
+    """Another process finishes between our lookup and our rename."""
+    original = EncodedPairs.from_pairs
 
-    def slow(pairs, tokenizers) -> Encoded:
-        monkeypatch.setattr(Encoded, "of", plain)
-        cache.encoded(PAIRS, tokenizers)
-        return plain(pairs, tokenizers)
+    def slow(pairs, tokenizers) -> EncodedPairs:
+        monkeypatch.setattr(EncodedPairs, "from_pairs", original)
+        cache.encode_cached(PAIRS, tokenizers)
+        return original(pairs, tokenizers)
 
-    monkeypatch.setattr(Encoded, "of", slow)
-    assert rows(cache.encoded(PAIRS, learn())) == rows(plain(PAIRS, learn()))
-    assert len(list(place.iterdir())) == 1
-    shutil.rmtree(place)
+    monkeypatch.setattr(EncodedPairs, "from_pairs", slow)
+    assert rows(cache.encode_cached(PAIRS, train())) == rows(original(PAIRS, train()))
+    assert len(list(cache_folder.iterdir())) == 1
+    shutil.rmtree(cache_folder)
 
 
-def work(tokenizers: TokenizerPair, barrier, found) -> None:
+def encode_in_process(tokenizers: TokenizerPair, barrier, results) -> None:
     for number in range(40):
         barrier.wait(10)
         pairs = [(f"{source} {number}", target) for source, target in PAIRS]
-        found.put(rows(cache.encoded(pairs, tokenizers)) == rows(Encoded.of(pairs, tokenizers)))
+        expected = rows(EncodedPairs.from_pairs(pairs, tokenizers))
+        results.put(rows(cache.encode_cached(pairs, tokenizers)) == expected)
 
 
 @pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
-def test_two_processes_at_once_are_harmless(place):
-    forks = multiprocessing.get_context("fork")
-    barrier, found = forks.Barrier(2), forks.SimpleQueue()
-    both = [forks.Process(target=work, args=(learn(), barrier, found)) for _ in range(2)]
-    for process in both:
+def test_two_concurrent_processes_are_harmless(cache_folder):
+    context = multiprocessing.get_context("fork")
+    barrier, results = context.Barrier(2), context.SimpleQueue()
+    arguments = train(), barrier, results
+    processes = [context.Process(target=encode_in_process, args=arguments) for _ in range(2)]
+    for process in processes:
         process.start()
-    answers = [found.get() for _ in range(80)]
-    for process in both:
+    equal = [results.get() for _ in range(80)]
+    for process in processes:
         process.join(20)
-    assert [process.exitcode for process in both] == [0, 0]
-    assert all(answers)
-    assert len(list(place.iterdir())) == 40
+    assert [process.exitcode for process in processes] == [0, 0]
+    assert all(equal)
+    assert len(list(cache_folder.iterdir())) == 40

@@ -54,8 +54,8 @@ def test_rows_follow_their_tokens_and_all_else_is_taken_over(base, heir, family,
     case = {"name": "case", "train": 61}  # has symbols, and characters in another order
     config = heir(base(family, joint), family, data=case, tokenizer={"joint": joint})
     data = corpus.load(config.data)
-    new = TokenizerPair.learn(config.tokenizer, data["train"], data.symbols)
-    sizes = (new.source.size, new.target.size, joint)
+    new = TokenizerPair.train(config.tokenizer, data["train"], data.symbols)
+    sizes = (new.source.vocab_size, new.target.vocab_size, joint)
     torch.manual_seed(3)
     fresh = build(config.model, *sizes)
     torch.manual_seed(3)
@@ -65,7 +65,7 @@ def test_rows_follow_their_tokens_and_all_else_is_taken_over(base, heir, family,
     old = ancestor.run.model
     counts: dict[str, int] = {}
     for side in ("source", "target"):
-        theirs, ours = (getattr(pair, side).names for pair in (ancestor.tokenizers, new))
+        theirs, ours = (getattr(pair, side).vocab for pair in (ancestor.tokenizers, new))
         counts[side] = len(set(theirs) & set(ours))
         assert 4 < counts[side] < len(ours)
         triples = zip(*(m.by_token()[side] for m in (old, model, fresh)), strict=True)
@@ -81,7 +81,7 @@ def test_rows_follow_their_tokens_and_all_else_is_taken_over(base, heir, family,
     pieces = origin.record["pieces"]
     assert set(pieces) == ({"joint"} if joint else {"source", "target"})
     for side, found in pieces.items():
-        size = new.target.size if side != "source" else new.source.size
+        size = new.target.vocab_size if side != "source" else new.source.vocab_size
         kept = counts["source" if side == "source" else "target"]
         assert found == {"kept": kept, "fresh": size - kept}
         which = "pieces" if joint else f"{side} pieces"
@@ -93,13 +93,13 @@ def test_a_symbol_is_no_piece_of_the_same_spelling():
     def words(pieces: list[str], symbols: list[str]) -> Any:
         from regard.text.tokenizer import WordTokenizer
 
-        return WordTokenizer(pieces, symbols, lower=False, strict=False)
+        return WordTokenizer(pieces, symbols, lowercase=False, strict=False)
 
     old, new = words(["a", "<U>", "<pad>"], []), words(["b", "a"], ["<U>"])
     known, here = shared(old, new)
-    assert [old.names[i] for i in known] == ["<pad>", "<begin>", "<end>", "<unk>", "a"]
+    assert [old.vocab[i] for i in known] == ["<pad>", "<begin>", "<end>", "<unk>", "a"]
     assert (known, here) == ([0, 1, 2, 3, 4], [0, 1, 2, 3, 6])
-    assert len(ids(old)) == old.size
+    assert len(ids(old)) == old.vocab_size
 
 
 def test_a_run_that_learns_nothing_is_its_ancestor_bit_for_bit(base, heir, fit, family, tmp_path):
@@ -119,9 +119,9 @@ def test_the_vocabulary_can_be_reused_whole(base, heir, fit, tmp_path):
     mine, theirs = (
         TokenizerPair.load(f / "tokenizer.json") for f in (tmp_path / "run", base("recurrent"))
     )
-    assert mine.target.names == theirs.target.names
+    assert mine.target.vocab == theirs.target.vocab
     assert (mine.max_tokens, theirs.max_tokens) == (19, 256)
-    assert f"{mine.target.size} of {mine.target.size} pieces come" in said
+    assert f"{mine.target.vocab_size} of {mine.target.vocab_size} pieces come" in said
 
 
 class Killed(BaseException):

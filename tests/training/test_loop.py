@@ -15,7 +15,7 @@ from regard.evaluation import Likelihood, aggregate, greedy_bleu, likelihoods
 from regard.models import build
 from regard.models.weights import read, weights
 from regard.text import corpus
-from regard.text.batch import Encoded, Resident
+from regard.text.batch import DeviceDataset, EncodedPairs
 from regard.training import checkpoint, loop, update
 
 
@@ -60,13 +60,13 @@ def test_a_small_text_is_passed_over_until_there_were_so_many_steps(
 
 def test_every_epoch_reads_every_pair_in_a_new_order(tiny, fit, tmp_path, monkeypatch) -> None:
     read: list[list[int]] = []
-    original = Resident.batch
+    original = DeviceDataset.batch
 
     def batch(self, rows, *sizes):
         read.append(rows.tolist())
         return original(self, rows, *sizes)
 
-    monkeypatch.setattr(Resident, "batch", batch)
+    monkeypatch.setattr(DeviceDataset, "batch", batch)
     fit(tiny(epochs=2.0), tmp_path / "run")
     first, second = read[:6], read[6:]
     for epoch in first, second:
@@ -107,7 +107,7 @@ def test_best_weights_by_what_they_translate(
     record = read(tmp_path / "run" / "model.safetensors")[1]
     assert record == {"step": best["step"], "loss": best["loss"]}
     translator, pairs = regard.load(tmp_path / "run"), corpus.load(config.data)["val"]
-    encoded = Encoded.of(pairs, translator.tokenizers)
+    encoded = EncodedPairs.from_pairs(pairs, translator.tokenizers)
     assert greedy_bleu(translator, pairs, encoded) == max(scores)
     card = json.loads((tmp_path / "run" / "card.json").read_text())
     assert card["figures"]["val_loss"] == best["loss"]
@@ -141,7 +141,7 @@ def test_validation_is_unsmoothed_and_without_dropout(tiny, fit, metrics, tmp_pa
     config = tiny(family, label_smoothing=0.4, epochs=1.0, validate_every=6)
     fit(config, tmp_path / "run")
     model = regard.load(tmp_path / "run")
-    encoded = Encoded.of(corpus.load(config.data)["val"], model.tokenizers)
+    encoded = EncodedPairs.from_pairs(corpus.load(config.data)["val"], model.tokenizers)
     nats = tokens = 0.0
     for source, target in zip(encoded.source, encoded.target, strict=True):
         ids = torch.tensor([source]), torch.ones(1, len(source), dtype=torch.bool)
@@ -304,7 +304,7 @@ def test_nothing_short_enough(tiny, fit, tmp_path: Path) -> None:
 def test_total_of_likelihoods_needs_no_gradient(tiny, fit, tmp_path: Path) -> None:
     fit(tiny(epochs=0.5), tmp_path / "run")
     model = regard.load(tmp_path / "run")
-    encoded = Encoded.of([("I am", "I am")], model.tokenizers)
+    encoded = EncodedPairs.from_pairs([("I am", "I am")], model.tokenizers)
     model.model.train()
     assert aggregate(likelihoods(model.model, encoded)).tokens == 5
     assert model.model.training  # as it was found

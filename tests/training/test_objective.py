@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from regard.models import build
-from regard.text.batch import Encoded
+from regard.text.batch import EncodedPairs
 from regard.training import objective as module
 from regard.training.objective import cross_entropy, objective
 from regard.training.schedule import SCHEDULES, rate
@@ -34,7 +34,7 @@ def test_objective(tiny, family: str, smoothing: float) -> None:
         mask = torch.ones(1, len(source), dtype=torch.bool)
         logits = model(torch.tensor([source]), mask, torch.tensor([[1, *target]]))
         costs += naive(logits[0], [*target, 2], smoothing)
-    loss = objective(model, Encoded(SOURCE, TARGET).batch([0, 1, 2]), smoothing)
+    loss = objective(model, EncodedPairs(SOURCE, TARGET).batch([0, 1, 2]), smoothing)
     assert loss.item() == pytest.approx(torch.stack(costs).mean().item(), rel=1e-5)
 
 
@@ -84,10 +84,10 @@ def test_padding_changes_nothing(tiny, family: str) -> None:
     """Neither how much there is nor which ids stand in it: loss and gradients are the same."""
     torch.manual_seed(3)
     model = build(tiny(family).model, 11, 13, False).eval()
-    batch = Encoded(SOURCE, TARGET).batch([0, 1, 2])
-    wide = Encoded([*SOURCE, [4] * 17], [*TARGET, [5] * 19]).batch([0, 1, 2, 3])
+    batch = EncodedPairs(SOURCE, TARGET).batch([0, 1, 2])
+    wide = EncodedPairs([*SOURCE, [4] * 17], [*TARGET, [5] * 19]).batch([0, 1, 2, 3])
     wide = type(wide)(*(getattr(wide, name)[:3].clone() for name in wide.__dataclass_fields__))
-    for name in ("target", "wanted"):
+    for name in ("target", "labels"):
         getattr(wide, name)[~wide.target_mask] = 7
     wide.source[~wide.source_mask] = 9
     found = []

@@ -18,7 +18,7 @@ import torch
 from regard.errors import UserError
 from regard.models import Model
 from regard.models.weights import read, save
-from regard.text.batch import Encoded, Resident
+from regard.text.batch import DeviceDataset, EncodedPairs
 from regard.training import checkpoint, loop, run
 from regard.training.update import Update
 
@@ -211,7 +211,7 @@ def test_a_folder_in_use_is_refused(tiny, fit, tmp_path: Path) -> None:
 
 def test_data_that_cannot_be_made_leaves_no_folder(tiny, fit, tmp_path: Path) -> None:
     """So that the same command with the mistake mended is not refused."""
-    with pytest.raises(UserError, match="cannot make split"):
+    with pytest.raises(UserError, match="cannot generate split"):
         fit(tiny(data={"min_length": 1}), tmp_path / "run")
     assert not (tmp_path / "run").exists()
 
@@ -245,7 +245,7 @@ Nested.__abstractmethods__ = frozenset()
 
 def test_optimizer_state_comes_back_to_its_own_parameter(tiny, tmp_path: Path) -> None:
     def fresh() -> Update:
-        data = Resident(Encoded([[2]], [[]]), "cpu")
+        data = DeviceDataset(EncodedPairs([[2]], [[]]), "cpu")
         return Update(Nested(), tiny().training, data, torch.float32, False, print)
 
     update = fresh()

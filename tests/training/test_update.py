@@ -11,7 +11,7 @@ import torch
 from regard.errors import UserError
 from regard.models import build
 from regard.models.weights import weights
-from regard.text.batch import Batches, Cut, Encoded, Resident
+from regard.text.batch import BatchSampler, BatchSpec, DeviceDataset, EncodedPairs
 from regard.training import run, update
 from regard.training.update import Update, in_precision, move_towards
 
@@ -20,14 +20,14 @@ WATCH = update.no_waiting  # before a fixture takes it away
 
 
 @pytest.fixture
-def data() -> Encoded:
+def data() -> EncodedPairs:
     random = torch.Generator().manual_seed(7)
 
     def row() -> list[int]:
         length = int(torch.randint(1, 13, (), generator=random))
         return torch.randint(4, VOCAB, (length,), generator=random).tolist()
 
-    return Encoded([[*row(), 2] for _ in range(29)], [row() for _ in range(29)])
+    return EncodedPairs([[*row(), 2] for _ in range(29)], [row() for _ in range(29)])
 
 
 @pytest.fixture
@@ -40,14 +40,14 @@ def make(tiny, data):
         model = build(config.model.model_copy(update={"dropout": 0.0}), VOCAB, VOCAB, False)
         say = (said if said is not None else []).append
         # No GPU is needed to make an Update: only its graphs are, and those are stood in for.
-        made = Update(model, config.training, Resident(data, "cpu"), torch.float32, False, say)
+        made = Update(model, config.training, DeviceDataset(data, "cpu"), torch.float32, False, say)
         made.graphs = graphs
         return made
 
     return go
 
 
-def learn(made: Update, cuts: list[Cut]) -> dict[str, torch.Tensor]:
+def learn(made: Update, cuts: list[BatchSpec]) -> dict[str, torch.Tensor]:
     for step, cut in enumerate(cuts):
         made(cut, 0.01 * (step + 1), step)
     return weights(made.model)
@@ -76,8 +76,8 @@ class Tape:
 
 def test_a_filled_up_batch_teaches_the_same(make, data, family: str) -> None:
     rows = [list(range(start, min(start + 8, 29))) for start in range(0, 29, 8)]
-    exact = [Batches(data, 10**6, 8, seed=1)._exact(part) for part in rows]
-    filled = [Cut(part + [29] * (11 - len(part)), 16, 19) for part in rows]
+    exact = [BatchSampler(data, 10**6, 8, seed=1)._exact_spec(part) for part in rows]
+    filled = [BatchSpec(part + [29] * (11 - len(part)), 16, 19) for part in rows]
     close(learn(make(family), exact), learn(make(family), filled))
 
 
@@ -90,14 +90,14 @@ def _no_gpu(monkeypatch) -> None:
 def test_replays_teach_the_same(make, data, family: str, monkeypatch) -> None:
     monkeypatch.setattr(update, "Recording", Tape)
     monkeypatch.setattr(Tape, "made", 0)
-    batches = Batches(data, 40, 4, seed=1, shapes=2)
+    batches = BatchSampler(data, 40, 4, seed=1, bucket_shapes=2)
     cuts = [cut for epoch in range(3) for cut in batches.epoch(epoch)]
     replayed = make(family, graphs=True, ema_decay=0.9)
     plain = make(family, ema_decay=0.9)
     close(learn(plain, cuts), learn(replayed, cuts))
     close(weights(plain.averaged), weights(replayed.averaged))
     assert replayed.mean_loss() == pytest.approx(plain.mean_loss())
-    assert Tape.made == len({(len(cut.rows), cut.source) for cut in cuts}) == 2
+    assert Tape.made == len({(len(cut.rows), cut.source_length) for cut in cuts}) == 2
 
 
 def test_a_model_that_waits_goes_on_without(make, data, monkeypatch) -> None:
@@ -114,7 +114,7 @@ def test_a_model_that_waits_goes_on_without(make, data, monkeypatch) -> None:
 
     monkeypatch.setattr(update, "objective", asks)
     said: list[str] = []
-    cuts = Batches(data, 40, 5, seed=1, shapes=2).epoch(0)
+    cuts = BatchSampler(data, 40, 5, seed=1, bucket_shapes=2).epoch(0)
     found = learn(make("recurrent", graphs=True, said=said), cuts)
     close(learn(make("recurrent"), cuts), found)
     [line] = said
@@ -131,7 +131,7 @@ def test_another_error_is_not_taken_for_waiting(make, data, monkeypatch) -> None
         raise RuntimeError("shapes do not match")
 
     monkeypatch.setattr(update, "objective", broken)
-    cuts = Batches(data, 40, 5, seed=1, shapes=2).epoch(0)
+    cuts = BatchSampler(data, 40, 5, seed=1, bucket_shapes=2).epoch(0)
     with pytest.raises(RuntimeError, match="shapes do not match"):
         learn(make("recurrent", graphs=True), cuts)
 
@@ -147,7 +147,7 @@ class BrokenGraph:
 
 def test_what_cannot_be_recorded_says_what_to_do(make, data, monkeypatch) -> None:
     monkeypatch.setattr(torch.cuda, "CUDAGraph", BrokenGraph)
-    cuts = Batches(data, 40, 5, seed=1, shapes=1).epoch(0)
+    cuts = BatchSampler(data, 40, 5, seed=1, bucket_shapes=1).epoch(0)
     said = r"\(operation not permitted when stream is capturing\).*training\.cuda_graphs=false"
     with pytest.raises(UserError, match=said):
         learn(make("recurrent", graphs=True), cuts)
@@ -158,13 +158,13 @@ def test_a_step_follows_pytorch(make, data, family: str) -> None:
     made = make(family, label_smoothing=0.1, grad_clip=0.05)
     other = copy.deepcopy(made.model)
     optimizer = update.optimizer_for(other, made.table)
-    cut = Batches(data, 10**6, 29, seed=1).epoch(0)[0]
+    cut = BatchSampler(data, 10**6, 29, seed=1).epoch(0)[0]
     for step in range(3):
         made(cut, 0.01, step)
         batch = data.batch(cut.rows)
         logits = other(batch.source, batch.source_mask, batch.target)
         loss = torch.nn.functional.cross_entropy(
-            logits.flatten(0, 1), batch.wanted.flatten(), ignore_index=0, label_smoothing=0.1
+            logits.flatten(0, 1), batch.labels.flatten(), ignore_index=0, label_smoothing=0.1
         )
         optimizer.zero_grad()
         loss.backward()
@@ -176,7 +176,7 @@ def test_a_step_follows_pytorch(make, data, family: str) -> None:
 
 def test_the_running_mean(make, data) -> None:
     made = make("recurrent", ema_decay=0.5)
-    cuts = Batches(data, 40, 5, seed=1).epoch(0)
+    cuts = BatchSampler(data, 40, 5, seed=1).epoch(0)
     wanted = {name: tensor.clone() for name, tensor in weights(made.model).items()}
     for step, cut in enumerate(cuts):
         made(cut, 0.01, step)
@@ -197,8 +197,8 @@ def test_a_parameter_without_part_in_the_loss_rests(tiny, data) -> None:
     config = tiny("recurrent")
     model = build(config.model, VOCAB, VOCAB, False)
     model.register_parameter("idle", torch.nn.Parameter(torch.ones(3)))
-    made = Update(model, config.training, Resident(data, "cpu"), torch.float32, False, print)
-    learn(made, Batches(data, 40, 5, seed=1).epoch(0))
+    made = Update(model, config.training, DeviceDataset(data, "cpu"), torch.float32, False, print)
+    learn(made, BatchSampler(data, 40, 5, seed=1).epoch(0))
     assert weights(model)["idle"].tolist() == [1.0, 1.0, 1.0]
 
 
@@ -218,7 +218,7 @@ def test_weights_change_precision_and_frequencies_do_not(tiny) -> None:
 def test_what_computes_follows_the_weights(tiny, data) -> None:
     config = tiny("recurrent")
     model = build(config.model, VOCAB, VOCAB, False)
-    made = Update(model, config.training, Resident(data, "cpu"), torch.bfloat16, False, print)
+    made = Update(model, config.training, DeviceDataset(data, "cpu"), torch.bfloat16, False, print)
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.fill_(1.5)
@@ -255,7 +255,7 @@ def test_bfloat16_is_tried_elsewhere_first(monkeypatch) -> None:
 @pytest.mark.parametrize("precision", [torch.float32, torch.float64])
 def test_what_is_frozen_stays_and_the_rest_learns_as_before(make, data, precision) -> None:
     """Of a model that a copy computes for, too."""
-    cuts = Batches(data, 10**6, 8, seed=1).epoch(0)
+    cuts = BatchSampler(data, 10**6, 8, seed=1).epoch(0)
     made = make("transformer", ema_decay=0.5)
     frozen = {"source_embedding.weight", "encoder.0.feed.grow.weight", "decoder_norm.bias"}
     for name, parameter in made.model.named_parameters():

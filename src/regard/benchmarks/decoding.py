@@ -18,7 +18,7 @@ from regard.benchmarks.timing import Contender, Result, interleave
 from regard.models import Model, build, int8, packed
 from regard.search import beam, greedy
 from regard.text.batch import pad
-from regard.text.tokenizer import END
+from regard.text.tokenizer import EOS
 
 BASELINE = "plain loop"
 Shape = dict[str, int]
@@ -111,7 +111,7 @@ def suppress_eos(model: Model) -> Model:
 
     def project(features: Tensor) -> Tensor:
         logits = original(model, features)
-        logits[..., END] = -1e9
+        logits[..., EOS] = -1e9
         return logits
 
     model.project = project

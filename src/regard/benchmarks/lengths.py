@@ -5,7 +5,7 @@ from regard.text import datasets
 
 def load_lengths(split: str, sentences: int) -> tuple[str, list[tuple[int, int]]]:
     """(description, (source length with end token, target length) of each sentence, in words)"""
-    if datasets.folder("multi30k", "de", "en"):
+    if datasets.find_folder("multi30k", "de", "en"):
         pairs = datasets.load("multi30k", "de", "en")[split]
         lengths = [(len(german.split()) + 1, len(english.split())) for german, english in pairs]
         description = f"lengths of Multi30k's {split} sentences"

@@ -10,7 +10,7 @@ import torch
 
 from regard.errors import UserError
 from regard.text.batch import pad
-from regard.text.tokenizer import BEGIN, END, PAD
+from regard.text.tokenizer import BOS, EOS, PAD
 
 PACKAGES = ("transformers", "ctranslate2")
 Batches = list[list[list[int]]]
@@ -48,9 +48,9 @@ class Transformers:
             d_model=shape["d_model"],
             max_position_embeddings=256,
             pad_token_id=PAD,
-            bos_token_id=BEGIN,
-            eos_token_id=END,
-            decoder_start_token_id=BEGIN,
+            bos_token_id=BOS,
+            eos_token_id=EOS,
+            decoder_start_token_id=BOS,
             forced_eos_token_id=None,
             **stacks,
         )

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import linear, scaled_dot_product_attention
 
-from regard.text.tokenizer import BEGIN, END, PAD
+from regard.text.tokenizer import BOS, EOS, PAD
 
 Cache = list[dict[str, Tensor]]
 
@@ -65,13 +65,13 @@ def step(model: Any, tokens: Tensor, position: int, cache: Cache) -> Tensor:
         x = x + attend(block.cross, normed, layer["keys"], layer["values"], layer["mask"])
         x = feed_forward(block, x)
     logits = linear(model.decoder_norm(x)[:, 0], *model.output_map)
-    logits[:, [PAD, BEGIN, END]] = -1e9
+    logits[:, [PAD, BOS, EOS]] = -1e9
     return logits.log_softmax(-1)
 
 
 def plain_greedy(model: Any, source: Tensor, mask: Tensor, steps: int) -> Tensor:
     cache = encode(model, source, mask)
-    tokens = torch.full_like(source[:, 0], BEGIN)
+    tokens = torch.full_like(source[:, 0], BOS)
     ids = []
     for position in range(steps):
         tokens = step(model, tokens, position, cache).argmax(-1)
@@ -83,7 +83,7 @@ def plain_beam(model: Any, source: Tensor, mask: Tensor, steps: int, width: int)
     """The best hypothesis of each sentence; EOS is suppressed, so all have `steps` tokens."""
     rows = torch.arange(len(source), device=source.device)
     cache = encode(model, source, mask)
-    log_probs = step(model, torch.full_like(rows, BEGIN), 0, cache)
+    log_probs = step(model, torch.full_like(rows, BOS), 0, cache)
     scores, tokens = log_probs.topk(width)
     beam_indices, ids = rows[:, None].expand(-1, width), tokens[..., None]
     for position in range(1, steps):

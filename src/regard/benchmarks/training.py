@@ -25,7 +25,7 @@ from regard.benchmarks.lengths import load_lengths
 from regard.benchmarks.timing import Contender, Result, interleave, measure_matmul_rate
 from regard.models import Model, build
 from regard.models.recurrent import Recurrent
-from regard.text.batch import Batch, Batches, Cut, Encoded, Resident
+from regard.text.batch import Batch, BatchSampler, BatchSpec, DeviceDataset, EncodedPairs
 from regard.text.tokenizer import PAD
 from regard.training.run import dtype, own_stream
 from regard.training.update import Update
@@ -73,7 +73,7 @@ class Training:
         )
         return Result.of(about, "tokens/s", contenders, rate)
 
-    def recurrent(self, data: Encoded) -> Iterator[Contender]:
+    def recurrent(self, data: EncodedPairs) -> Iterator[Contender]:
         """The two loops over time steps, and Regard."""
         flops = flops_per_token(build_model(GRU, "cpu"), data)
 
@@ -81,7 +81,7 @@ class Training:
             return Contender(name, "recurrent", run, precision, self.batch, flops)
 
         unsorted = [
-            Cut(list(range(start, start + self.batch)), 0, 0)
+            BatchSpec(list(range(start, start + self.batch)), 0, 0)
             for start in range(0, self.sentences - self.batch, self.batch)
         ]
         for name, batches in (("course loop", unsorted), ("lean loop", self.bucketed(data))):
@@ -91,7 +91,7 @@ class Training:
             yield contender(name, self.plain_steps(loss, batches, data))
         yield contender("regard", self.regard_steps(GRU, data), self.precision)
 
-    def transformer(self, data: Encoded) -> Iterator[Contender]:
+    def transformer(self, data: EncodedPairs) -> Iterator[Contender]:
         """Plain PyTorch, and Regard."""
         flops = flops_per_token(build_model(TRANSFORMER, "cpu"), data)
         loss = PlainTransformer(TRANSFORMER, self.device)
@@ -106,13 +106,13 @@ class Training:
     def precision(self) -> str:
         return str(dtype("auto", self.device)).removeprefix("torch.")
 
-    def bucketed(self, data: Encoded) -> list[Cut]:
+    def bucketed(self, data: EncodedPairs) -> list[BatchSpec]:
         """Full batches of sentences of similar lengths."""
-        batches = Batches(data, 10**9, self.batch, seed=1).epoch(0)
+        batches = BatchSampler(data, 10**9, self.batch, seed=1).epoch(0)
         return [batch for batch in batches if len(batch.rows) == self.batch]
 
     def plain_steps(
-        self, loss: "StepwiseLoss | PlainTransformer", batches: list[Cut], data: Encoded
+        self, loss: "StepwiseLoss | PlainTransformer", batches: list[BatchSpec], data: EncodedPairs
     ) -> Callable[[], int]:
         """Training steps in plain PyTorch: batch, loss, backward, gradient clipping, AdamW."""
         parameters = list(loss.parameters())
@@ -123,7 +123,7 @@ class Training:
             tokens = 0
             for _ in range(self.steps):
                 batch = data.batch(next(remaining).rows)
-                tokens += batch.tokens
+                tokens += batch.num_tokens
                 loss(batch.to(self.device)).backward()
                 nn.utils.clip_grad_norm_(parameters, 1.0)
                 optimizer.step()
@@ -132,16 +132,16 @@ class Training:
 
         return run
 
-    def regard_steps(self, table: object, data: Encoded) -> Callable[[], int]:
+    def regard_steps(self, table: object, data: EncodedPairs) -> Callable[[], int]:
         """The training steps of `regard train`."""
         gpu = self.device.startswith("cuda")
-        batches = Batches(data, 10**9, self.batch, 1, TRAINING.bucket_shapes if gpu else None)
-        precision, dataset = dtype("auto", self.device), Resident(data, self.device)
+        batches = BatchSampler(data, 10**9, self.batch, 1, TRAINING.bucket_shapes if gpu else None)
+        precision, dataset = dtype("auto", self.device), DeviceDataset(data, self.device)
         update = Update(build_model(table, self.device), TRAINING, dataset, precision, gpu, print)
         remaining = cycle(batches.epoch(0))
         if gpu:  # capture the CUDA graph of every shape before timing
             for batch in 2 * batches.epoch(0):
-                if len(update.recordings) < len(batches.shaped.widths):
+                if len(update.recordings) < len(batches.buckets.shapes):
                     update(batch, 1e-4, 0)
 
         def run() -> int:
@@ -149,7 +149,7 @@ class Training:
             for _ in range(self.steps):
                 batch = next(remaining)
                 update(batch, 1e-4, 0)
-                tokens += batches.tokens_in(batch)
+                tokens += batches.count_tokens(batch)
             return tokens
 
         return run
@@ -173,7 +173,7 @@ class StepwiseLoss(nn.Module):
             step_logits, state = model.step(tokens, state)
             logits.append(step_logits)
         flat = torch.stack(logits, dim=1).flatten(0, 1)
-        labels = batch.wanted.flatten()
+        labels = batch.labels.flatten()
         return cross_entropy(flat, labels, ignore_index=PAD, label_smoothing=0.1)
 
 
@@ -206,7 +206,7 @@ class PlainTransformer(nn.Module):
                 memory_key_padding_mask=~batch.source_mask,
             )
             logits = nn.functional.linear(states, self.embedding.weight)
-        labels = batch.wanted.flatten()
+        labels = batch.labels.flatten()
         return cross_entropy(
             logits.flatten(0, 1).float(), labels, ignore_index=PAD, label_smoothing=0.1
         )
@@ -217,17 +217,19 @@ def build_model(table: object, device: str) -> Model:
     return build(table, VOCAB_SIZE, VOCAB_SIZE, joint=True).to(device)
 
 
-def random_pairs(lengths: list[tuple[int, int]]) -> Encoded:
+def random_pairs(lengths: list[tuple[int, int]]) -> EncodedPairs:
     """Random token ids with these (source, target) lengths."""
     generator = torch.Generator().manual_seed(0)
 
     def ids(count: int) -> list[int]:
         return torch.randint(4, VOCAB_SIZE, (count,), generator=generator).tolist()
 
-    return Encoded([ids(source) for source, _ in lengths], [ids(target) for _, target in lengths])
+    return EncodedPairs(
+        [ids(source) for source, _ in lengths], [ids(target) for _, target in lengths]
+    )
 
 
-def flops_per_token(model: Model, data: Encoded) -> float:
+def flops_per_token(model: Model, data: EncodedPairs) -> float:
     """FLOPs of a training step per target token, counted by PyTorch on a batch without padding.
 
     The backward pass costs twice the forward pass.

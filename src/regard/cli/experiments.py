@@ -129,8 +129,8 @@ def list_data() -> None:
     table = Table(box=None, header_style="bold")
     for name in ("data", "languages", "licence", "folder"):
         table.add_column(name, no_wrap=name == "data")
-    for row in datasets.status():
-        folder = str(row.where) if row.where else f"regard data get {row.name}"
+    for row in datasets.list_status():
+        folder = str(row.folder) if row.folder else f"regard data get {row.name}"
         table.add_row(row.name, " ".join(row.languages), row.licence, folder)
     out.print(table)
 
@@ -176,13 +176,14 @@ def overlap_data(
 ) -> None:
     """Count the sentences of TASK in the training text of TEXT, ignoring case and punctuation."""
     from regard.text import corpus
-    from regard.text.overlap import learned, overlap
+    from regard.text.overlap import count_overlap, training_sentences
 
-    known, task_corpus = learned(presets.load(text).data), corpus.load(presets.load(task).data)
+    known = training_sentences(presets.load(text).data)
+    task_corpus = corpus.load(presets.load(task).data)
     rows = [
         {"split": split, "side": side, "sentences": len(pairs), "found": found}
         for split, pairs in task_corpus.splits.items()
-        for side, found in overlap(known, pairs).items()
+        for side, found in count_overlap(known, pairs).items()
     ]
     if as_json:
         say_json(rows)

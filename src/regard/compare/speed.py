@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 from regard.compare.plan import Run
 from regard.text import corpus
-from regard.text.batch import Encoded
+from regard.text.batch import EncodedPairs
 from regard.translator import load
 
 ROUNDS = 3
@@ -23,7 +23,7 @@ def measure_speed(runs: Sequence[Run], split: str, device: str) -> dict[str, flo
     translators = {label: load(run.folder, device) for label, run in first.items()}
     pairs = {data: corpus.load(data)[split] for data in {run.config.data for run in first.values()}}
     encoded = {
-        label: Encoded.of(pairs[run.config.data], translators[label].tokenizers)
+        label: EncodedPairs.from_pairs(pairs[run.config.data], translators[label].tokenizers)
         for label, run in first.items()
     }
     best = dict.fromkeys(first, 0.0)

@@ -30,7 +30,7 @@ from regard.evaluation.likelihood import Likelihood, aggregate, batch_likelihood
 from regard.evaluation.metrics import bleu_lower
 from regard.models.ablate import NOTHING, masked, silenced, uniform
 from regard.models.interface import Attending, Model
-from regard.text.batch import Encoded
+from regard.text.batch import EncodedPairs
 from regard.translator import Translator, batches
 
 Row = dict[str, Any]
@@ -58,7 +58,7 @@ def ablate(
             "this model has no attention to ablate: choose a run with attention "
             '(trained without model.attention = "none")'
         )
-    encoded = Encoded.of(pairs, translator.tokenizers)
+    encoded = EncodedPairs.from_pairs(pairs, translator.tokenizers)
     translator.refuse_too_long(encoded)
     ablations = list(
         head_ablations(translator.model, encoded) if kind == "heads" else uniform_ablations(layers)
@@ -88,7 +88,7 @@ class Measurement:
         self,
         translator: Translator,
         pairs: Sequence[tuple[str, str]],
-        encoded: Encoded,
+        encoded: EncodedPairs,
         bleu: bool,
     ) -> None:
         self.translator, self.encoded, self.bleu = translator, encoded, bleu
@@ -123,7 +123,7 @@ def compare_losses(before: Sequence[Likelihood], after: Sequence[Likelihood]) ->
     return {"loss": aggregate(after).loss, "loss_change": change, "standard_error": error}
 
 
-def head_ablations(model: Model, encoded: Encoded) -> Iterator[Ablation]:
+def head_ablations(model: Model, encoded: EncodedPairs) -> Iterator[Ablation]:
     """Every head of every layer, ablated."""
     batch = encoded.batch([0]).to(next(model.parameters()).device)
     with torch.inference_mode():
@@ -150,7 +150,7 @@ def uniform_ablations(attentions: dict[str, list[Attending]]) -> Iterator[Ablati
 
 def mask_tokens(
     model: Model,
-    encoded: Encoded,
+    encoded: EncodedPairs,
     before: Sequence[Likelihood],
     draws: int,
     seed: int,
@@ -178,7 +178,7 @@ def mask_tokens(
                     results = zip(rows, batch_likelihoods(model, batch, memory), strict=True)
                     by_choice.setdefault(name, {}).update(results)
             is_eos = (mean_weights.argmax(-1) == eos) & batch.target_mask
-            eos_count, token_count = eos_count + int(is_eos.sum()), token_count + batch.tokens
+            eos_count, token_count = eos_count + int(is_eos.sum()), token_count + batch.num_tokens
     ordered = {
         name: [by_row[row] for row in range(len(encoded))] for name, by_row in by_choice.items()
     }

@@ -9,8 +9,8 @@ import torch
 
 from regard.evaluation.likelihood import Likelihood, aggregate, likelihoods
 from regard.evaluation.metrics import bleu_lower, exact_match, longest_fifth, score_corpus
-from regard.text.batch import Encoded
-from regard.text.tokenizer import BEGIN, END
+from regard.text.batch import EncodedPairs
+from regard.text.tokenizer import BOS, EOS
 from regard.translator import Translator
 
 Pairs = list[tuple[str, str]]
@@ -23,7 +23,7 @@ def evaluate(
     batch_tokens: int | None = None,
 ) -> dict[str, Any]:
     """The fields of `regard evaluate --json`; each result also holds its outputs, in order."""
-    encoded = Encoded.of(pairs, translator.tokenizers)
+    encoded = EncodedPairs.from_pairs(pairs, translator.tokenizers)
     translator.refuse_too_long(encoded)
     by_pair = likelihoods(translator.model, encoded)
     corpus = aggregate(by_pair)
@@ -46,7 +46,7 @@ def evaluate(
 
 
 def greedy_bleu(
-    translator: Translator, pairs: Pairs, encoded: Encoded, batch_tokens: int | None = None
+    translator: Translator, pairs: Pairs, encoded: EncodedPairs, batch_tokens: int | None = None
 ) -> float:
     """Lower-cased BLEU of greedy search."""
     hypotheses = translator.search(encoded, batch_tokens=batch_tokens)
@@ -57,7 +57,7 @@ def greedy_bleu(
 def evaluate_beam(
     translator: Translator,
     pairs: Pairs,
-    encoded: Encoded,
+    encoded: EncodedPairs,
     by_pair: list[Likelihood],
     beam: int,
     batch_tokens: int | None,
@@ -97,11 +97,11 @@ def evaluate_beam(
 def cache_bytes_per_token(translator: Translator) -> int:
     """The bytes by which the decoder state of one sentence grows per token, from its second step."""
     model = translator.model
-    source = torch.tensor([[END]], device=translator.device)
+    source = torch.tensor([[EOS]], device=translator.device)
     state = model.begin(model.encode(source, torch.ones_like(source, dtype=torch.bool)))
     sizes = []
     for _ in range(2):
-        _, state = model.step(torch.full_like(source[0], BEGIN), state)
+        _, state = model.step(torch.full_like(source[0], BOS), state)
         sizes.append(state.remembered())
     return sizes[1] - sizes[0]
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import torch
 
 from regard.models.interface import Memory, Model
-from regard.text.batch import Batch, Encoded
+from regard.text.batch import Batch, EncodedPairs
 from regard.translator import batches
 
 
@@ -44,7 +44,7 @@ def aggregate(parts: Iterable[Likelihood]) -> Likelihood:
     return Likelihood(*(sum(getattr(p, f) for p in parts) for f in ("nats", "tokens", "correct")))
 
 
-def likelihoods(model: Model, data: Encoded, batch_tokens: int = 8192) -> list[Likelihood]:
+def likelihoods(model: Model, data: EncodedPairs, batch_tokens: int = 8192) -> list[Likelihood]:
     """The likelihood of each pair, in order."""
     device = next(model.parameters()).device
     by_row: dict[int, Likelihood] = {}
@@ -62,7 +62,7 @@ def batch_likelihoods(model: Model, batch: Batch, memory: Memory | None = None) 
     """The likelihood of each pair in a batch; pass `memory` if the source is already encoded."""
     memory = model.encode(batch.source, batch.source_mask) if memory is None else memory
     log_probs = model.project(model.features(memory, batch.target)).float().log_softmax(-1)
-    nats = -log_probs.gather(-1, batch.wanted[..., None])[..., 0] * batch.target_mask
-    correct = (log_probs.argmax(-1) == batch.wanted) & batch.target_mask
+    nats = -log_probs.gather(-1, batch.labels[..., None])[..., 0] * batch.target_mask
+    correct = (log_probs.argmax(-1) == batch.labels) & batch.target_mask
     sums = [x.sum(1).tolist() for x in (nats.double(), batch.target_mask, correct)]
     return list(map(Likelihood, *sums))

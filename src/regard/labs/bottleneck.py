@@ -26,7 +26,7 @@ from regard.labs.bottleneck_metrics import (
 from regard.labs.lab import Check, Exercise, Findings, Lab, Parameters, Result, ResultTable, Value
 from regard.labs.plotting import add_legend, add_subplots
 from regard.labs.training import init_model, train
-from regard.text.batch import Encoded
+from regard.text.batch import EncodedPairs
 from regard.text.corpus import Corpus
 from regard.text.tasks import TASKS
 
@@ -199,7 +199,7 @@ must have no effect: a masked position has a score of minus infinity.
             name: sample_pairs(size, range(MIN_LENGTH, longest + 1), params.letters, rng)
             for name, size in sizes.items()
         }
-        data = Corpus(splits, TASKS["case"].symbols, made=True)
+        data = Corpus(splits, TASKS["case"].symbols, is_synthetic=True)
         probes = sample_pairs(PROBE_SIZE, range(longest, longest + 1), params.letters, rng)
         edges = np.linspace(MIN_LENGTH, longest + 1, BINS + 1).round().astype(int).tolist()
         lengths = [(low + high - 1) / 2 for low, high in pairwise(edges)]
@@ -214,7 +214,7 @@ must have no effect: a masked position has a score of minus infinity.
                 accuracies[name].append(accuracy_by_length(model, tokenizers, data["test"], edges))
                 parameter_counts[name] = model.parameter_count
                 if seed == first_seed:
-                    batch = Encoded.of(probes, tokenizers).batch(range(len(probes)))
+                    batch = EncodedPairs.from_pairs(probes, tokenizers).batch(range(len(probes)))
                     stages = {"before": init_model(config, tokenizers), "after": model}
                     for stage, probed in stages.items():
                         norms_by_model[f"{name}, {stage}"] = gradient_norms(

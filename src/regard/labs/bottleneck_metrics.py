@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy
 
 from regard.models import Model
-from regard.text.batch import Batch, Encoded
+from regard.text.batch import Batch, EncodedPairs
 from regard.text.tasks import TASKS
 from regard.text.tokenizer import TokenizerPair
 
@@ -23,7 +23,7 @@ def sample_pairs(count: int, lengths: range, letters: int, rng: random.Random) -
     alphabet = ascii_lowercase[:letters] + ascii_lowercase[:letters].upper()
     sampled = rng.choices(lengths, k=count)
     texts = ["".join(rng.choices(alphabet, k=length)) for length in sampled]
-    return [TASKS["case"].pair(text, rng) for text in texts]
+    return [TASKS["case"].make_pair(text, rng) for text in texts]
 
 
 def accuracy_by_length(
@@ -32,7 +32,7 @@ def accuracy_by_length(
     """Teacher-forced token accuracy, for target lengths low <= n < high between consecutive edges."""
     from regard.evaluation import aggregate, likelihoods
 
-    scored = likelihoods(model, Encoded.of(pairs, tokenizers))
+    scored = likelihoods(model, EncodedPairs.from_pairs(pairs, tokenizers))
     lengths = [len(target) for _, target in pairs]
     return [
         aggregate(x for x, n in zip(scored, lengths, strict=True) if low <= n < high).token_accuracy
@@ -47,7 +47,7 @@ def gradient_norms(model: Model, batch: Batch, output: int) -> list[float]:
     hook = embedding.register_forward_hook(lambda *args: embedded.append(args[2]))
     logits = model(batch.source, batch.source_mask, batch.target)[:, output]
     hook.remove()
-    loss = cross_entropy(logits, batch.wanted[:, output], reduction="sum")
+    loss = cross_entropy(logits, batch.labels[:, output], reduction="sum")
     gradient = torch.autograd.grad(loss, embedded[0])[0]
     return (
         gradient.double().norm(dim=-1).mean(0).tolist()

@@ -201,7 +201,7 @@ differ in the slope.
         rng, train_length = random.Random(first_seed), params.train_length
         splits = {"train": sample_pairs(params.train_size, train_length // 2, train_length, rng)}
         splits["val"] = sample_pairs(64, train_length // 2, train_length, rng)
-        data = Corpus(splits, made=True)
+        data = Corpus(splits, is_synthetic=True)
         tests = sample_pairs(TEST_SIZE, params.test_length, params.test_length, rng)
         bin_width = train_length // BINS
         curves: dict[str, list[list[float]]] = {}

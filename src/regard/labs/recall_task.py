@@ -5,7 +5,7 @@ import random
 import torch
 
 from regard.models import Model
-from regard.text.batch import Encoded
+from regard.text.batch import EncodedPairs
 from regard.text.tokenizer import TokenizerPair
 
 LETTERS, FILLERS, QUESTION = "abcdef", ".,", "?"
@@ -35,13 +35,13 @@ def accuracy_by_position(
     model: Model, tokenizers: TokenizerPair, pairs: list[tuple[str, str]], width: int
 ) -> list[float]:
     """Accuracy of the answers, argmax over the letters only, in bins of `width` positions."""
-    batch = Encoded.of(pairs, tokenizers).batch(range(len(pairs)))
-    letters = torch.tensor([tokenizers.target.ids[letter] for letter in LETTERS])
+    batch = EncodedPairs.from_pairs(pairs, tokenizers).batch(range(len(pairs)))
+    letters = torch.tensor([tokenizers.target.piece_to_id[letter] for letter in LETTERS])
     with torch.inference_mode():
         logits = model(batch.source, batch.source_mask, batch.target)[..., letters]
-    correct = letters[logits.argmax(-1)] == batch.wanted
-    is_answer = (batch.target == tokenizers.target.ids[QUESTION]) & torch.isin(
-        batch.wanted, letters
+    correct = letters[logits.argmax(-1)] == batch.labels
+    is_answer = (batch.target == tokenizers.target.piece_to_id[QUESTION]) & torch.isin(
+        batch.labels, letters
     )
     characters = slice(len(pairs[0][1]))  # without the end token
     bins = (x[:, characters].split(width, dim=1) for x in (correct, is_answer))

@@ -12,7 +12,7 @@ from rich.console import Console
 
 from regard.config import Config
 from regard.models import Model, build
-from regard.text.batch import Batches, Encoded, Resident
+from regard.text.batch import BatchSampler, DeviceDataset, EncodedPairs
 from regard.text.corpus import Corpus
 from regard.text.tokenizer import TokenizerPair
 
@@ -20,7 +20,7 @@ from regard.text.tokenizer import TokenizerPair
 def init_model(config: Config, tokenizers: TokenizerPair) -> Model:
     """Build the config's model with weights initialised from its seed."""
     torch.manual_seed(config.seed)
-    sizes = tokenizers.source.size, tokenizers.target.size
+    sizes = tokenizers.source.vocab_size, tokenizers.target.vocab_size
     return build(config.model, *sizes, tokenizers.joint).eval()
 
 
@@ -30,11 +30,13 @@ def train(config: Config, data: Corpus) -> tuple[Model, TokenizerPair]:
     from regard.training.progress import Display
     from regard.training.update import Update
 
-    tokenizers = TokenizerPair.learn(config.tokenizer, data["train"], data.symbols)
+    tokenizers = TokenizerPair.train(config.tokenizer, data["train"], data.symbols)
     model, table = init_model(config, tokenizers), config.training
-    texts, val = (Encoded.of(data[split], tokenizers) for split in ("train", "val"))
-    batches = Batches(texts, table.batch_tokens, table.batch_sentences, config.seed)
+    texts, val = (EncodedPairs.from_pairs(data[split], tokenizers) for split in ("train", "val"))
+    batches = BatchSampler(texts, table.batch_tokens, table.batch_sentences, config.seed)
     with TemporaryDirectory() as folder, Display(Console(quiet=True)) as display:
-        update = Update(model, table, Resident(texts, "cpu"), torch.float32, False, display.say)
+        update = Update(
+            model, table, DeviceDataset(texts, "cpu"), torch.float32, False, display.say
+        )
         Loop(table, update, batches, val, Path(folder), display).run()
     return model.eval(), tokenizers

@@ -21,7 +21,7 @@ from regard.models.tuning import tune
 from regard.text.batch import pad
 from regard.text.pretrained import PretrainedTokenizer
 from regard.text.tokenizer import TokenizerPair
-from regard.text.vocabulary import BEGIN, END, PAD, SPECIALS, UNKNOWN
+from regard.text.vocabulary import BOS, EOS, PAD, SPECIAL_TOKENS, UNK
 
 FILE = "architecture.json"
 FEW = 8  # tokens: no text that is worth reading is shorter
@@ -87,10 +87,10 @@ def adopt(table: config.Pretrained, text: config.PretrainedTokenizer) -> Adopted
     original, theirs = fetch(table.name)
     tokenizers, begin = tokenizers_of(original, theirs, table, text)
     tokenizers = replace(tokenizers, max_tokens=within_room(original.config, text))
-    order = tokenizers.target.order(begin)  # type: ignore[attr-defined]
+    order = tokenizers.target.row_order(begin)  # type: ignore[attr-defined]
     trial = Trial(original, order)
     reorder(original, order)
-    silent = [PAD, BEGIN, *([UNKNOWN] if order[UNKNOWN] == order[END] else [])]
+    silent = [PAD, BOS, *([UNK] if order[UNK] == order[EOS] else [])]
     architecture = Architecture(described(original.config), 1.0, silent)
     model = architecture.build().eval()
     model.hugging.load_state_dict(original.state_dict())
@@ -136,7 +136,7 @@ def tokenizers_of(
     # A space that ends the separator belongs to the target's first word.
     separator = table.separator.rstrip(" ") or table.separator
     space = table.separator.removeprefix(separator)
-    *tail, last = make().split(separator)
+    *tail, last = make().tokenize_plain(separator)
     sides = make(head, table.prefix, tail), make((), space)
     return TokenizerPair(*sides, text.max_tokens), engine.token_to_id(last)
 
@@ -171,7 +171,7 @@ def reorder(original: Any, order: list[int]) -> None:
     found.append(None if bias is None else bias[0])
     for one in {id(tensor): tensor for tensor in found if tensor is not None}.values():
         one.copy_(one[order])
-    names = {"pad": PAD, "bos": BEGIN, "eos": END, "unk": UNKNOWN, "decoder_start": BEGIN}
+    names = {"pad": PAD, "bos": BOS, "eos": EOS, "unk": UNK, "decoder_start": BOS}
     for hugging in (original.config, original.config.get_text_config()):
         for name, ours in names.items():
             if getattr(hugging, f"{name}_token_id", None) is not None:
@@ -192,12 +192,12 @@ class Trial:
 
     @torch.no_grad()
     def __init__(self, original: Any, order: list[int]) -> None:
-        ours = torch.linspace(len(SPECIALS), len(order) - 1, 24).long().tolist()
+        ours = torch.linspace(len(SPECIAL_TOKENS), len(order) - 1, 24).long().tolist()
         theirs = torch.tensor(order)
         self.rows = []
         for source, target in self.LENGTHS:
-            words = torch.tensor([[*ours[:source], END]])
-            said = torch.tensor([[BEGIN, *ours[-target:]]])
+            words = torch.tensor([[*ours[:source], EOS]])
+            said = torch.tensor([[BOS, *ours[-target:]]])
             if original.config.is_encoder_decoder:
                 out = original(input_ids=theirs[words], decoder_input_ids=theirs[said])
                 wanted = out.logits

@@ -30,7 +30,7 @@ from regard.models.interface import (
 )
 from regard.models.stack import places
 from regard.models.watch import Weights, attention_layers, watched
-from regard.text.vocabulary import END
+from regard.text.vocabulary import EOS
 
 Features = Float[Tensor, "batch target features"]
 
@@ -146,7 +146,7 @@ class PretrainedDecoder(Pretrained):
         self, source: Source, mask: SourceMask, explain: bool
     ) -> tuple[ReadPrompt, list[Weights]]:
         first = torch.arange(source.shape[1], device=source.device) == 0
-        read = mask & ((source != END) | first)
+        read = mask & ((source != EOS) | first)
         states, layers, found = self._through(source, (), read, places(read), explain)
         return ReadPrompt(states, mask, layers, read), found
 

@@ -16,7 +16,7 @@ from torch.nn.functional import pad
 from regard.models.interface import Memory, Model, Record
 from regard.search.hypothesis import Hypothesis
 from regard.search.step import best, next_token, patience
-from regard.text.tokenizer import BEGIN, END, PAD
+from regard.text.tokenizer import BOS, EOS, PAD
 
 NEVER = float("-inf")
 
@@ -85,7 +85,7 @@ def beam(
     found: dict[int, list[Hypothesis]] = {}
     rows = list(range(len(limits)))  # the sentences still searched
     done = Finished.none(limits, nbest, length_penalty)
-    tokens = torch.full_like(limits, BEGIN)
+    tokens = torch.full_like(limits, BOS)
     chances, state = next_token(model, tokens, model.begin(memory))
     start = torch.zeros_like(limits, dtype=torch.float64)[:, None]
     scores, _, tokens = best_extensions(start, chances, width)
@@ -134,7 +134,7 @@ def settle(
     done: Finished, ids: Int[Tensor, "batch width length"], scores: Float[Tensor, "batch width"]
 ) -> Float[Tensor, "batch width"]:
     """Set aside what has ended. (scores of what lives; none lives where the sentence is settled)"""
-    ended = ids[..., -1] == END
+    ended = ids[..., -1] == EOS
     live = scores.masked_fill(ended, NEVER)
     done.add(ids, scores.masked_fill(~ended, NEVER))
     at_limit = (ids.shape[-1] >= done.limits)[:, None]

@@ -9,7 +9,7 @@ from torch import Tensor
 from regard.models.interface import Memory, Model, Rows
 from regard.search.hypothesis import Hypothesis
 from regard.search.step import Chances, next_token, patience
-from regard.text.tokenizer import BEGIN, END, PAD
+from regard.text.tokenizer import BOS, EOS, PAD
 
 Choice = Callable[[Chances, Rows, int], tuple[Rows, Float[Tensor, " rows"]]]
 
@@ -33,7 +33,7 @@ def follow(
     ends = set(limits.tolist())
     longest = max(ends)
     rows = torch.arange(len(limits), device=limits.device)
-    tokens = torch.full_like(rows, BEGIN)
+    tokens = torch.full_like(rows, BOS)
     going = torch.ones_like(rows, dtype=torch.bool)
     ids = torch.full((len(rows), longest), PAD, device=rows.device)
     scores = torch.zeros(len(rows), device=rows.device)
@@ -42,7 +42,7 @@ def follow(
         tokens, found = choose(chances, rows, place)
         ids[rows, place] = torch.where(going, tokens, PAD)
         scores[rows] += torch.where(going, found, 0.0)
-        going = going & (tokens != END) & (place + 1 < limits[rows])
+        going = going & (tokens != EOS) & (place + 1 < limits[rows])
         if (place + 1) % check_every == 0 or place + 1 in ends:
             kept = going.nonzero()[:, 0]
             if len(kept) == 0:

@@ -7,7 +7,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from regard.models.interface import Model, Rows
-from regard.text.tokenizer import BEGIN, PAD
+from regard.text.tokenizer import BOS, PAD
 
 CHUNK = 64
 Chances = Float[Tensor, "rows vocab"]
@@ -19,7 +19,7 @@ def next_token(model: Model, tokens: Rows, state: Any) -> tuple[Chances, Any]:
     chances = logits.float()
     # In place: a fresh [rows vocab] costs the memory's time once more.
     chances = torch.log_softmax(chances, dim=-1, out=chances)
-    chances[:, PAD] = chances[:, BEGIN] = float("-inf")
+    chances[:, PAD] = chances[:, BOS] = float("-inf")
     return chances, state
 
 

@@ -1,1 +1,1 @@
-"""Words in, batches out: `corpus` (pairs), `tasks` (made data), `tokenizer` (ids), `batch` (tensors)."""
+"""From text to batches: `corpus` (pairs), `tasks` (synthetic data), `tokenizer` (ids), `batch` (tensors)."""

@@ -1,4 +1,4 @@
-"""Pairs to padded batches: bucketed by length, in an order that a seed decides."""
+"""Sentence pairs to padded batches: bucketed by length, in an order that the seed determines."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, fields
@@ -9,296 +9,317 @@ import torch
 from jaxtyping import Bool, Int
 from torch import Tensor
 
-from regard.attention.masks import padding_mask
-from regard.text.tokenizer import BEGIN, END, PAD, TokenizerPair
+from regard.text.tokenizer import BOS, EOS, PAD, TokenizerPair
 
 
 @dataclass
 class Batch:
-    """Ids and masks. The target is read as begin, w1 .. wn and asked for as w1 .. wn, end."""
+    """Ids and masks for teacher forcing: the target is BOS, w1 .. wn, its labels are w1 .. wn, EOS."""
 
     source: Int[Tensor, "batch source"]
     source_mask: Bool[Tensor, "batch source"]
     target: Int[Tensor, "batch target"]
-    wanted: Int[Tensor, "batch target"]
+    labels: Int[Tensor, "batch target"]
     target_mask: Bool[Tensor, "batch target"]
 
     def to(self, device: torch.device | str) -> "Batch":
         return type(self)(*(getattr(self, f.name).to(device) for f in fields(self)))
 
     @property
-    def tokens(self) -> int:
-        """Target tokens to predict: the end counts, padding does not."""
+    def num_tokens(self) -> int:
+        """Number of target tokens to predict: EOS counts, padding does not."""
         return int(self.target_mask.sum())
 
 
-Ids = Sequence[Sequence[int]]
+TokenIds = Sequence[Sequence[int]]
 
 
 @dataclass(frozen=True)
-class Ragged(Sequence):
-    """Rows of ids of different lengths, end to end in one array, which may lie on disk."""
+class RaggedArray(Sequence):
+    """Rows of different lengths, concatenated in one array, which may be memory-mapped."""
 
     values: np.ndarray
-    ends: np.ndarray
+    offsets: np.ndarray
 
     @classmethod
-    def of(cls, rows: Iterable[Sequence[int]]) -> "Ragged":
+    def from_rows(cls, rows: Iterable[Sequence[int]]) -> "RaggedArray":
         rows = list(rows)
         values = np.fromiter((i for row in rows for i in row), dtype=np.int32)
         return cls(values, np.cumsum([0, *map(len, rows)]))
 
     def __len__(self) -> int:
-        return len(self.ends) - 1
+        return len(self.offsets) - 1
 
     def __getitem__(self, row: int) -> list[int]:  # type: ignore[override]
         if not 0 <= row < len(self):
             raise IndexError(row)
-        return self.values[self.ends[row] : self.ends[row + 1]].tolist()
+        return self.values[self.offsets[row] : self.offsets[row + 1]].tolist()
 
 
 @dataclass(frozen=True)
-class Encoded:
-    """A split as ids. A source carries its end token; a target is bare."""
+class EncodedPairs:
+    """A split as token ids. Sources end with EOS; targets have neither BOS nor EOS."""
 
-    source: Ids
-    target: Ids
+    source: TokenIds
+    target: TokenIds
 
     def __len__(self) -> int:
         return len(self.source)
 
     @classmethod
-    def of(cls, pairs: Iterable[tuple[str, str]], tokenizers: TokenizerPair) -> "Encoded":
+    def from_pairs(
+        cls, pairs: Iterable[tuple[str, str]], tokenizers: TokenizerPair
+    ) -> "EncodedPairs":
         pairs = list(pairs)
-        source = Ragged.of([*tokenizers.source.encode(text), END] for text, _ in pairs)
-        return cls(source, Ragged.of(tokenizers.target.encode(text) for _, text in pairs))
+        source = RaggedArray.from_rows([*tokenizers.source.encode(text), EOS] for text, _ in pairs)
+        target = RaggedArray.from_rows(tokenizers.target.encode(text) for _, text in pairs)
+        return cls(source, target)
 
     def lengths(self) -> list[tuple[int, int]]:
-        """(target, source) tokens of each pair."""
+        """(target length, source length) of each pair, in tokens."""
         sides = (
-            np.diff(ids.ends).tolist() if isinstance(ids, Ragged) else map(len, ids)
+            np.diff(ids.offsets).tolist() if isinstance(ids, RaggedArray) else map(len, ids)
             for ids in (self.target, self.source)
         )
         return list(zip(*sides, strict=True))
 
     def batch(self, rows: Sequence[int]) -> Batch:
-        """The pairs at `rows`, padded to the longest among them."""
+        """The pairs at indices `rows`, padded to the longest."""
         source, source_mask = pad([self.source[row] for row in rows])
-        target, target_mask = pad([[BEGIN, *self.target[row]] for row in rows])
-        wanted, _ = pad([[*self.target[row], END] for row in rows])
-        return Batch(source, source_mask, target, wanted, target_mask)
+        target, target_mask = pad([[BOS, *self.target[row]] for row in rows])
+        labels, _ = pad([[*self.target[row], EOS] for row in rows])
+        return Batch(source, source_mask, target, labels, target_mask)
 
 
-def pad(rows: Ids) -> tuple[Int[Tensor, "batch length"], Bool[Tensor, "batch length"]]:
-    """Rows of ids, filled up to the longest, and the mask of what is real."""
+def pad(rows: TokenIds) -> tuple[Int[Tensor, "batch length"], Bool[Tensor, "batch length"]]:
+    """Rows padded to the longest, and the mask: True for tokens, False for padding."""
     lengths = torch.tensor([len(row) for row in rows])
-    width = int(lengths.max())
-    ids = np.full((len(rows), width), PAD, dtype=np.int64)
+    length = int(lengths.max())
+    ids = np.full((len(rows), length), PAD, dtype=np.int64)
     for row, values in zip(ids, rows, strict=True):
         row[: len(values)] = values
-    return torch.from_numpy(ids), padding_mask(lengths, width)
+    return torch.from_numpy(ids), torch.arange(length) < lengths[:, None]
 
 
 @dataclass(frozen=True)
-class Side:
-    """One language's ids, end to end in a tensor, so that a device can make batches by itself."""
+class RaggedTensor:
+    """Rows of different lengths, concatenated in one tensor, so that batches are gathered on the device."""
 
     values: Int[Tensor, " tokens"]
     starts: Int[Tensor, " rows"]
     lengths: Int[Tensor, " rows"]
 
     @classmethod
-    def of(cls, ids: Ids, filler: list[int], device: torch.device | str) -> "Side":
-        """The rows of `ids`, and one more."""
-        ragged = ids if isinstance(ids, Ragged) else Ragged.of(ids)
-        # A pad behind the last token: an empty row may begin there.
-        values = np.concatenate([ragged.values, np.array([*filler, PAD])])
-        starts = ragged.ends
-        lengths = np.append(np.diff(ragged.ends), len(filler))
+    def from_rows(
+        cls, rows: TokenIds, dummy: list[int], device: torch.device | str
+    ) -> "RaggedTensor":
+        """The given rows, followed by the row `dummy`."""
+        ragged = rows if isinstance(rows, RaggedArray) else RaggedArray.from_rows(rows)
+        # PAD after the last token: an empty last row starts there, and its index must exist.
+        values = np.concatenate([ragged.values, np.array([*dummy, PAD])])
+        starts = ragged.offsets
+        lengths = np.append(np.diff(ragged.offsets), len(dummy))
         return cls(
             *(torch.from_numpy(x.astype(np.int64)).to(device) for x in (values, starts, lengths))
         )
 
-    def take(
-        self, rows: Int[Tensor, " batch"], width: int
-    ) -> tuple[Int[Tensor, "batch {width}"], Bool[Tensor, "batch {width}"]]:
-        """Rows of ids filled up to `width`, and the mask of what is real."""
-        mask = padding_mask(self.lengths[rows], width)
-        place = torch.arange(width, device=rows.device)
-        index = (self.starts[rows, None] + place).masked_fill(~mask, 0)
+    def gather(
+        self, rows: Int[Tensor, " batch"], length: int
+    ) -> tuple[Int[Tensor, "batch {length}"], Bool[Tensor, "batch {length}"]]:
+        """The given rows padded to `length`, and the mask: True for tokens, False for padding."""
+        position = torch.arange(length, device=rows.device)
+        mask = position < self.lengths[rows, None]
+        index = (self.starts[rows, None] + position).masked_fill(~mask, 0)
         return self.values[index].masked_fill(~mask, PAD), mask
 
 
-class Resident:
-    """A split that lies on a device whole. A batch is made there, from row numbers, without waiting.
+class DeviceDataset:
+    """A split held entirely on a device, where batches are gathered without a host synchronisation.
 
-    Row `len(data)` is a filler: a source to read, and nothing to predict.
+    Row `len(data)` is a dummy pair that fills up a batch: a source to encode, no labels.
     """
 
-    def __init__(self, data: Encoded, device: torch.device | str) -> None:
-        self.count = len(data)
-        self.source = Side.of(data.source, [END], device)
-        self.target = Side.of(data.target, [], device)
+    def __init__(self, data: EncodedPairs, device: torch.device | str) -> None:
+        self.num_pairs = len(data)
+        self.source = RaggedTensor.from_rows(data.source, [EOS], device)
+        self.target = RaggedTensor.from_rows(data.target, [], device)
 
-    def batch(self, rows: Int[Tensor, " batch"], source: int, target: int) -> Batch:
-        """The pairs at `rows`, the two sides filled up to these widths."""
-        words, words_mask = self.source.take(rows, source)
-        bare, _ = self.target.take(rows, target)
-        ends = self.target.lengths[rows, None]
-        real = (rows < self.count)[:, None]
-        place = torch.arange(target, device=rows.device)
-        begin = torch.full_like(bare[:, :1], BEGIN)
+    def batch(self, rows: Int[Tensor, " batch"], source_length: int, target_length: int) -> Batch:
+        """The pairs at indices `rows`, each side padded to the given length."""
+        source, source_mask = self.source.gather(rows, source_length)
+        target, _ = self.target.gather(rows, target_length)
+        lengths = self.target.lengths[rows, None]
+        is_pair = (rows < self.num_pairs)[:, None]
+        position = torch.arange(target_length, device=rows.device)
+        bos = torch.full_like(target[:, :1], BOS)
         return Batch(
-            words,
-            words_mask,
-            torch.cat([begin, bare[:, :-1]], dim=1),
-            bare.masked_fill((place == ends) & real, END),
-            (place <= ends) & real,
+            source,
+            source_mask,
+            torch.cat([bos, target[:, :-1]], dim=1),
+            target.masked_fill((position == lengths) & is_pair, EOS),
+            (position <= lengths) & is_pair,
         )
 
 
 @dataclass(frozen=True)
-class Cut:
-    """Which rows are a batch, and how wide it is."""
+class BatchSpec:
+    """The rows of a batch and the lengths its two sides are padded to."""
 
     rows: list[int]
-    source: int
-    target: int
+    source_length: int
+    target_length: int
 
 
 @dataclass(frozen=True)
-class Batches:
-    """Batches of nearly equal lengths within a budget, shuffled anew every epoch.
+class BatchSampler:
+    """Batches of pairs of similar length within a token budget, reshuffled every epoch.
 
-    The order of an epoch depends on the seed and the epoch's number alone, so (epoch, index) is all
-    that a resumed run needs to know. With `shapes`, batches come in at most so many shapes: a GPU
-    can then replay what it did for the last batch of the same shape.
+    The order of an epoch depends only on the seed and the epoch number, so a resumed run needs only
+    (epoch, index). With `bucket_shapes`, batches have at most that many different shapes, so that one
+    CUDA graph per shape can be replayed.
     """
 
-    data: Encoded
-    tokens: int
-    sentences: int
+    data: EncodedPairs
+    max_tokens: int
+    max_sentences: int
     seed: int
-    shapes: int | None = None
+    bucket_shapes: int | None = None
 
     @cached_property
     def lengths(self) -> list[tuple[int, int]]:
         return self.data.lengths()
 
     @cached_property
-    def shaped(self) -> "Shaped":
-        """The few shapes, and which of them each pair is given."""
+    def buckets(self) -> "Buckets":
+        """The bucket shapes, at most `bucket_shapes`, with the least padding over SIDE_RATIOS."""
         sizes = np.array([(source, target + 1) for target, source in self.lengths])
-        found = (few_shapes(sizes, sides, self.shapes or 1) for sides in SIDES)
-        return min(found, key=lambda one: one.room)
+        candidates = (
+            choose_buckets(sizes, ratios, self.bucket_shapes or 1) for ratios in SIDE_RATIOS
+        )
+        return min(candidates, key=lambda buckets: buckets.padded_tokens)
 
-    def tokens_in(self, cut: Cut) -> int:
-        """Target tokens to predict: the end counts, padding does not."""
-        return sum(self.lengths[row][0] + 1 for row in cut.rows if row < len(self.data))
+    def count_tokens(self, spec: BatchSpec) -> int:
+        """Number of target tokens to predict: EOS counts, padding does not."""
+        return sum(self.lengths[row][0] + 1 for row in spec.rows if row < len(self.data))
 
-    def epoch(self, number: int) -> list[Cut]:
+    def epoch(self, number: int) -> list[BatchSpec]:
         """The batches of an epoch, in order."""
         random = np.random.Generator(np.random.PCG64([self.seed, number]))
         shuffled = random.permutation(len(self.data)).tolist()
-        if self.shapes:
-            batches = list(self._fill(shuffled))
+        if self.bucket_shapes:
+            specs = list(self._fill_buckets(shuffled))
         else:
             ordered = sorted(shuffled, key=self.lengths.__getitem__)
-            batches = [self._exact(rows) for rows in self._cut(ordered)]
-        return [batches[index] for index in random.permutation(len(batches))]
+            specs = [self._exact_spec(rows) for rows in self._split(ordered)]
+        return [specs[index] for index in random.permutation(len(specs))]
 
     def in_order(self) -> list[list[int]]:
-        """The rows of each batch for evaluation: shortest first, nothing shuffled."""
-        return list(self._cut(sorted(range(len(self.data)), key=self.lengths.__getitem__)))
+        """The rows of each batch for evaluation: shortest first, not shuffled."""
+        return list(self._split(sorted(range(len(self.data)), key=self.lengths.__getitem__)))
 
-    def _exact(self, rows: list[int]) -> Cut:
+    def _exact_spec(self, rows: list[int]) -> BatchSpec:
+        """These rows, padded to the longest."""
         targets, sources = zip(*(self.lengths[row] for row in rows), strict=True)
-        return Cut(rows, max(sources), max(targets) + 1)
+        return BatchSpec(rows, max(sources), max(targets) + 1)
 
-    def _cut(self, ordered: list[int]) -> Iterator[list[int]]:
+    def _split(self, ordered: list[int]) -> Iterator[list[int]]:
+        """Consecutive rows, as many per batch as the budget allows."""
         batch: list[int] = []
         longest = 0
         for row in ordered:
             target, source = self.lengths[row]
             longest = max(longest, target + 1, source)
-            if batch and (len(batch) == self.sentences or longest * (len(batch) + 1) > self.tokens):
+            is_full = len(batch) == self.max_sentences
+            if batch and (is_full or longest * (len(batch) + 1) > self.max_tokens):
                 yield batch
                 batch, longest = [], max(target + 1, source)
             batch.append(row)
         if batch:
             yield batch
 
-    def _fill(self, shuffled: list[int]) -> Iterator[Cut]:
-        """Full batches of each shape. What is left over goes to the next shape, at last to a filler."""
-        bins: list[list[int]] = [[] for _ in self.shaped.widths]
-        places = self.shaped.places.tolist()
+    def _fill_buckets(self, shuffled: list[int]) -> Iterator[BatchSpec]:
+        """Full batches of each bucket shape.
+
+        Leftover rows go to the next larger bucket; the last batch of all is filled up with dummy rows.
+        """
+        members: list[list[int]] = [[] for _ in self.buckets.shapes]
+        bucket_of = self.buckets.bucket_of.tolist()
         for row in shuffled:
-            bins[places[row]].append(row)
-        left: list[int] = []
-        for number, (widths, rows) in enumerate(zip(self.shaped.widths, bins, strict=True), 1):
-            size = max(1, min(self.sentences, self.tokens // max(widths)))
-            rows = left + rows
-            whole = len(rows) // size * size
-            for start in range(0, whole, size):
-                yield Cut(rows[start : start + size], *widths)
-            left = rows[whole:]
-            if left and number == len(bins):
-                yield Cut(left + [len(self.data)] * (size - len(left)), *widths)
+            members[bucket_of[row]].append(row)
+        leftover: list[int] = []
+        for number, (shape, rows) in enumerate(zip(self.buckets.shapes, members, strict=True), 1):
+            size = max(1, min(self.max_sentences, self.max_tokens // max(shape)))
+            rows = leftover + rows
+            full = len(rows) // size * size
+            for start in range(0, full, size):
+                yield BatchSpec(rows[start : start + size], *shape)
+            leftover = rows[full:]
+            if leftover and number == len(members):
+                dummies = [len(self.data)] * (size - len(leftover))
+                yield BatchSpec(leftover + dummies, *shape)
 
 
-# Of source and target: what share of a common measure each is wide.
-SIDES = ((1.0, 1.0), (1.0, 0.75), (1.0, 0.5), (1.0, 0.35), (0.75, 1.0), (0.5, 1.0))
+# (source, target) lengths of a bucket relative to a common size: the pair with the least padding is used.
+SIDE_RATIOS = ((1.0, 1.0), (1.0, 0.75), (1.0, 0.5), (1.0, 0.35), (0.75, 1.0), (0.5, 1.0))
 
 
 @dataclass(frozen=True)
-class Shaped:
-    """Widths of source and target, both rising, and which of these each pair is given."""
+class Buckets:
+    """(source length, target length) of each bucket, both increasing, and the bucket of each pair."""
 
-    widths: list[tuple[int, int]]
-    places: Int[np.ndarray, " pairs"]
+    shapes: list[tuple[int, int]]
+    bucket_of: Int[np.ndarray, " pairs"]
 
     @property
-    def room(self) -> int:
-        """Tokens in all, padding included."""
-        return int(np.array(self.widths).sum(1)[self.places].sum())
+    def padded_tokens(self) -> int:
+        """Total number of tokens, padding included."""
+        return int(np.array(self.shapes).sum(1)[self.bucket_of].sum())
 
 
-def few_shapes(
+def choose_buckets(
     sizes: Int[np.ndarray, "pairs sides"],
-    sides: tuple[float, float],
-    most: int,
+    ratios: tuple[float, float],
+    max_buckets: int,
     multiple: int = 4,
-) -> Shaped:
-    """At most `most` shapes, by a measure of which each side takes its share, and no wider than need be."""
-    measure = np.ceil((sizes / np.array(sides)).max(1)).astype(int)
-    marks = few_widths(np.bincount(measure), most, multiple)
-    places = np.searchsorted(marks, measure)
-    widest = np.array([sizes[places <= place].max(0) for place in range(len(marks))])
-    # A GPU likes even widths; but what is wider than every text may have no place in a table.
-    rounded = np.where(widest > multiple, -(-widest // multiple) * multiple, widest)
-    widths = np.minimum(rounded, sizes.max(0))
-    return Shaped([(int(source), int(target)) for source, target in widths], places)
+) -> Buckets:
+    """At most `max_buckets` buckets for pairs of the given (source, target) lengths.
+
+    A pair's size is max(source / ratios[0], target / ratios[1]); buckets are intervals of that size,
+    and each side of a bucket is only as long as its longest member.
+    """
+    size = np.ceil((sizes / np.array(ratios)).max(1)).astype(int)
+    limits = choose_lengths(np.bincount(size), max_buckets, multiple)
+    bucket_of = np.searchsorted(limits, size)
+    longest = np.array([sizes[bucket_of <= bucket].max(0) for bucket in range(len(limits))])
+    # GPUs are faster with multiples; but a length beyond every text may exceed a position table.
+    rounded = np.where(longest > multiple, -(-longest // multiple) * multiple, longest)
+    shapes = np.minimum(rounded, sizes.max(0))
+    return Buckets([(int(source), int(target)) for source, target in shapes], bucket_of)
 
 
-def few_widths(counts: np.ndarray, most: int, multiple: int = 4) -> list[int]:
-    """At most `most` widths for rows of given lengths (`counts[n]` rows of n), with least padding."""
-    last = len(counts) - 1
-    edges = np.unique([*range(0, last, multiple), last])
-    below = np.cumsum(counts)[edges]
-    # cost[j]: the least padded size of all rows up to edges[j]; one more width in each round.
-    cost = np.where(edges == 0, 0, np.inf)
-    chosen: list[np.ndarray] = []
-    for _ in range(most):
-        # To a last width edges[j], with the one before it at edges[i].
-        sizes = cost[:, None] + (below[None, :] - below[:, None]) * edges[None, :]
-        sizes[edges[:, None] >= edges[None, :]] = np.inf
-        chosen.append(sizes.argmin(0))
-        cost = np.minimum(sizes.min(0), cost)
-        chosen[-1] = np.where(sizes.min(0) <= cost, chosen[-1], -1)
-    widths: list[int] = []
-    place = len(edges) - 1
-    for before in reversed(chosen):
-        if place and before[place] >= 0:
-            widths.append(int(edges[place]))
-            place = int(before[place])
-    return widths[::-1]
+def choose_lengths(counts: np.ndarray, max_lengths: int, multiple: int = 4) -> list[int]:
+    """At most `max_lengths` padded lengths that minimise padding, where `counts[n]` rows have length n.
+
+    Dynamic programming over the multiples of `multiple` and the longest length.
+    """
+    longest = len(counts) - 1
+    candidates = np.unique([*range(0, longest, multiple), longest])
+    rows_up_to = np.cumsum(counts)[candidates]
+    # cost[j]: least padded size of all rows up to candidates[j]; each round allows one more length.
+    cost = np.where(candidates == 0, 0, np.inf)
+    previous: list[np.ndarray] = []
+    for _ in range(max_lengths):
+        # totals[i, j]: the last length is candidates[j], the one before it candidates[i].
+        added = (rows_up_to[None, :] - rows_up_to[:, None]) * candidates[None, :]
+        totals = cost[:, None] + added
+        totals[candidates[:, None] >= candidates[None, :]] = np.inf
+        previous.append(totals.argmin(0))
+        cost = np.minimum(totals.min(0), cost)
+        previous[-1] = np.where(totals.min(0) <= cost, previous[-1], -1)
+    lengths: list[int] = []
+    index = len(candidates) - 1
+    for before in reversed(previous):
+        if index and before[index] >= 0:
+            lengths.append(int(candidates[index]))
+            index = int(before[index])
+    return lengths[::-1]

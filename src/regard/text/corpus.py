@@ -1,4 +1,4 @@
-"""Sentence pairs in named splits, wherever they come from."""
+"""Sentence pairs in named splits, from every kind of data that a config can name."""
 
 import hashlib
 from collections.abc import Callable
@@ -8,21 +8,21 @@ from typing import Any
 from regard import config
 from regard.errors import UserError, join_names, suggest
 from regard.text import datasets, pairs
-from regard.text.noise import noisy
+from regard.text.noise import corrupt_pairs
 from regard.text.pairs import SPLITS, Counts, Pairs
-from regard.text.tasks import TASKS, make
+from regard.text.tasks import TASKS, generate_splits
 
 
 @dataclass(frozen=True)
 class Corpus:
-    """Pairs of source and target text, by split, and the task symbols a source may start with."""
+    """(source, target) texts by split, and the task symbols that a source may start with."""
 
     splits: dict[str, list[tuple[str, str]]]
     symbols: tuple[str, ...] = ()
-    made: bool = False
-    """Made on the spot, and as soon made again: not worth keeping in a cache."""
-    told: tuple[str, ...] = ()
-    """What a person should know about how it was read."""
+    is_synthetic: bool = False
+    """Generated on the fly: not worth caching."""
+    messages: tuple[str, ...] = ()
+    """What to report to the user: lines skipped, sentences excluded, the fraction used."""
 
     def __getitem__(self, split: str) -> list[tuple[str, str]]:
         if split not in self.splits:
@@ -33,31 +33,31 @@ class Corpus:
         return self.splits[split]
 
     def checksums(self) -> dict[str, str]:
-        """sha256 of each split's text: the same data gives the same sums everywhere."""
+        """sha256 of each split's text: equal data gives equal sums on every machine."""
         return {split: checksum(pairs) for split, pairs in self.splits.items()}
 
-    def part(self, share: float) -> "Corpus":
-        """With this share of the training pairs."""
-        whole = self["train"]
-        rows = first_of(len(whole), max(1, round(share * len(whole))))
-        if len(rows) == len(whole):
+    def take_fraction(self, fraction: float) -> "Corpus":
+        """The corpus with this fraction of its training pairs."""
+        train = self["train"]
+        rows = select_rows(len(train), max(1, round(fraction * len(train))))
+        if len(rows) == len(train):
             return self
-        noun = "pairs" if whole[0][0] else "sentences"
-        line = f"train: {len(rows):,} of {len(whole):,} {noun} (data.fraction is {share:g})"
-        splits = self.splits | {"train": [whole[row] for row in rows]}
-        return replace(self, splits=splits, told=(*self.told, line))
+        noun = "pairs" if train[0][0] else "sentences"
+        message = f"train: {len(rows):,} of {len(train):,} {noun} (data.fraction is {fraction:g})"
+        splits = self.splits | {"train": [train[row] for row in rows]}
+        return replace(self, splits=splits, messages=(*self.messages, message))
 
 
-def first_of(count: int, wanted: int) -> list[int]:
-    """`wanted` of `count` rows, in order: those that come first when a hash ranks them all.
+def select_rows(total: int, count: int) -> list[int]:
+    """`count` of `total` row indices, in order: those with the smallest hashes.
 
-    So fewer rows are always among more of them, for everyone.
+    A smaller selection is always a subset of a larger one, on every machine.
     """
 
     def rank(row: int) -> bytes:
         return hashlib.blake2b(str(row).encode(), digest_size=8).digest()
 
-    return sorted(sorted(range(count), key=rank)[:wanted])
+    return sorted(sorted(range(total), key=rank)[:count])
 
 
 def checksum(pairs: list[tuple[str, str]]) -> str:
@@ -68,94 +68,97 @@ def checksum(pairs: list[tuple[str, str]]) -> str:
 
 
 def load(data: config.Data) -> Corpus:
-    """The corpus that a config's [data] table asks for."""
-    found = read(data).part(data.fraction)
+    """The corpus of a config's [data] table."""
+    corpus = load_full(data).take_fraction(data.fraction)
     noise = data.noise if isinstance(data, config.PlainText) else None
     if noise is None:
-        return found
-    copies = {split: noise.copies if split == "train" else 1 for split in found.splits}
-    spoiled = {name: noisy(found[name], noise, copies[name], name) for name in copies}
-    return replace(found, splits=spoiled)
+        return corpus
+    copies = {split: noise.copies if split == "train" else 1 for split in corpus.splits}
+    splits = {name: corrupt_pairs(corpus[name], noise, copies[name], name) for name in copies}
+    return replace(corpus, splits=splits)
 
 
-def read(data: config.Data) -> Corpus:
-    """All that there is, as it is."""
+def load_full(data: config.Data) -> Corpus:
+    """The corpus before a fraction is taken and noise is added."""
     if isinstance(data, config.DatasetData):
         return Corpus(datasets.load(data.name, data.source, data.target))
     if isinstance(data, config.FileData):
-        return from_files(data, lambda given: pairs_in(given, data))
+        return load_files(data, lambda paths: read_pair_files(paths, data))
     if isinstance(data, config.PlainText):
-        return set_apart(plain_text(data), data)
+        return exclude_sentences(load_plain_text(data), data)
     assert isinstance(data, config.SyntheticData)
     task = TASKS[data.name]
     sizes = {split: getattr(data, split) for split in SPLITS}
     lengths = {"min_length": data.min_length, "max_length": data.max_length}
-    return Corpus(make(task, sizes=sizes, seed=data.seed, **lengths), task.symbols, made=True)
+    splits = generate_splits(task, sizes=sizes, seed=data.seed, **lengths)
+    return Corpus(splits, task.symbols, is_synthetic=True)
 
 
-def from_files(
+def load_files(
     data: config.FileData | config.PlainText, read: Callable[[Any], tuple[Pairs, Counts]]
 ) -> Corpus:
-    """A user's own text, a split at a time; what was left out of it is told."""
-    splits, told = {}, []
+    """The user's files, split by split, with a message for each split that had lines skipped."""
+    splits, messages = {}, []
     for split in SPLITS:
-        given = getattr(data, split)
-        if given is None:
+        paths = getattr(data, split)
+        if paths is None:
             continue
-        splits[split], counts = read(given)
+        splits[split], counts = read(paths)
         if counts.skipped:
-            told.append(f"{split}: {counts.summary()}")
-    return Corpus(splits, told=tuple(told))
+            messages.append(f"{split}: {counts.summary()}")
+    return Corpus(splits, messages=tuple(messages))
 
 
-def pairs_in(given: str | tuple[str, str], data: config.FileData) -> tuple[Pairs, Counts]:
-    source, target = (given, None) if isinstance(given, str) else given
-    choices = {
+def read_pair_files(paths: str | tuple[str, str], data: config.FileData) -> tuple[Pairs, Counts]:
+    source, target = (paths, None) if isinstance(paths, str) else paths
+    options = {
         "fields": data.fields,
         "on_error": data.on_error,
         "max_characters": data.max_characters,
     }
-    return pairs.read(source, target, **choices)
+    return pairs.read_pairs(source, target, **options)
 
 
-def sentences_in(given: str | tuple[str, ...], data: config.PlainText) -> tuple[Pairs, Counts]:
-    files = (given,) if isinstance(given, str) else given
-    return pairs.read_text(files, data.on_error, data.max_characters)
+def read_text_files(paths: str | tuple[str, ...], data: config.PlainText) -> tuple[Pairs, Counts]:
+    paths = (paths,) if isinstance(paths, str) else paths
+    return pairs.read_sentences(paths, data.on_error, data.max_characters)
 
 
-def plain_text(data: config.PlainText) -> Corpus:
-    """Sentences to write, with nothing to read before them."""
+def load_plain_text(data: config.PlainText) -> Corpus:
+    """Monolingual text as pairs with an empty source."""
     if data.name is not None:
-        found = [datasets.monolingual(data.name, language) for language in data.languages]
-        lines = {split: [line for each in found for line in each[split]] for split in found[0]}
+        texts = [datasets.load_monolingual(data.name, language) for language in data.languages]
+        lines = {split: [line for each in texts for line in each[split]] for split in texts[0]}
         return Corpus({split: [("", line) for line in lines[split] if line] for split in lines})
-    return from_files(data, lambda given: sentences_in(given, data))
+    return load_files(data, lambda paths: read_text_files(paths, data))
 
 
-def set_apart(found: Corpus, data: config.PlainText) -> Corpus:
-    """The text, its training part without the sentences of `data.exclude`."""
-    for other in data.exclude:
-        theirs = held_out(other, data.languages)
-        whole = found["train"]
-        kept = [pair for pair in whole if pairs.bare(pair[1]) not in theirs]
+def exclude_sentences(corpus: Corpus, data: config.PlainText) -> Corpus:
+    """The corpus without the training sentences that occur in the splits of `data.exclude`."""
+    for table in data.exclude:
+        excluded = load_excluded(table, data.languages)
+        train = corpus["train"]
+        kept = [pair for pair in train if pairs.normalise(pair[1]) not in excluded]
         if not kept:
-            raise UserError(f"data.exclude: every training sentence is in {other.name}")
-        line = (
-            f"train: left out {len(whole) - len(kept):,} of {len(whole):,} sentences, which are in "
-            f"{other.name} ({join_names(other.splits)})"
+            raise UserError(f"data.exclude: every training sentence is in {table.name}")
+        message = (
+            f"train: excluded {len(train) - len(kept):,} of {len(train):,} sentences, which occur in "
+            f"{table.name} ({join_names(table.splits)})"
         )
-        found = replace(found, splits=found.splits | {"train": kept}, told=(*found.told, line))
-    return found
+        splits = corpus.splits | {"train": kept}
+        corpus = replace(corpus, splits=splits, messages=(*corpus.messages, message))
+    return corpus
 
 
-def held_out(table: config.ExcludedSplits, languages: tuple[str, ...]) -> set[str]:
-    """The bare sentences of a corpus' splits, in those of the languages that it has."""
-    theirs = datasets.known(table.name).languages
-    shared = [language for language in languages if language in theirs]
+def load_excluded(table: config.ExcludedSplits, languages: tuple[str, ...]) -> set[str]:
+    """The normalised sentences of a dataset's splits, in those of `languages` that it has."""
+    available = datasets.lookup(table.name).languages
+    shared = [language for language in languages if language in available]
     if not shared:
         raise UserError(
-            f"data.exclude: {table.name} has {join_names(theirs)}, and data.language says "
-            f"{join_names(languages)}: there is nothing to compare"
+            f"data.exclude: {table.name} has the languages {join_names(available)}, and data.language is "
+            f"{join_names(languages)}: they have none in common"
         )
-    found = [datasets.monolingual(table.name, language) for language in shared]
-    return {pairs.bare(line) for each in found for split in table.splits for line in each[split]}
+    texts = [datasets.load_monolingual(table.name, language) for language in shared]
+    lines = (line for each in texts for split in table.splits for line in each[split])
+    return {pairs.normalise(line) for line in lines}

@@ -1,4 +1,4 @@
-"""Named data: what there is, where it lies on this machine, how to get it, and its pairs."""
+"""Public datasets: which there are, where they are on this machine, how to download and load them."""
 
 import gzip
 import json
@@ -14,16 +14,16 @@ from pathlib import Path
 from regard import files
 from regard.errors import UserError, join_names, suggest
 from regard.text.download import fetch
-from regard.text.pairs import SPLITS, Pairs, split
+from regard.text.pairs import SPLITS, Pairs, split_pairs
 
 
 @dataclass(frozen=True)
 class Dataset:
-    """What is known of a dataset before it is here.
+    """A dataset's manifest.
 
-    `files` gives each file its address and sha256 (None where the address serves newer versions);
-    `splits` the files each split is read from, "{}" standing for a language. With a `member`, the
-    file is a zip that holds it, with English and the other language, and the splits are made here.
+    `files` maps each file to its URL and sha256 (None if the URL serves changing versions); `splits`
+    maps each split to its files, with "{}" for the language. With a `member`, the file is a zip that
+    holds it: a table of English and the other language, which `split_pairs` divides into splits.
     """
 
     description: str
@@ -35,7 +35,7 @@ class Dataset:
     member: str | None = None
     parallel: bool = True
 
-    def needs(self, languages: Iterable[str]) -> list[str]:
+    def files_for(self, languages: Iterable[str]) -> list[str]:
         """The names of the files that hold these languages."""
         names = [name for names in self.splits.values() for name in names]
         return list(dict.fromkeys(name.format(each) for each in languages for name in names))
@@ -80,7 +80,7 @@ _CAPTIONS = {
     "val.5.de.gz": "185d6cb907313e6a6eef76f09c657e5748e08ee3c7a5b26200186e171e2c8344",
     "val.5.en.gz": "4b6a6541b7b58d545eff7feead4187aeb0439a7178a7bed6951121e0ecbaee66",
 }
-_FIVE = range(1, 6)
+_CAPTIONS_PER_IMAGE = 5
 
 DATASETS: dict[str, Dataset] = {
     "multi30k": Dataset(
@@ -88,7 +88,9 @@ DATASETS: dict[str, Dataset] = {
         licence="research use; derived from Flickr30k",
         languages=("de", "en", "fr", "cs"),
         folder="multi30k",
-        files={name: (f"{MULTI30K}task1/raw/{name}", sum_) for name, sum_ in _TRANSLATIONS.items()},
+        files={
+            name: (f"{MULTI30K}task1/raw/{name}", sha256) for name, sha256 in _TRANSLATIONS.items()
+        },
         splits={
             "train": ("train.{}.gz",),
             "val": ("val.{}.gz",),
@@ -96,19 +98,21 @@ DATASETS: dict[str, Dataset] = {
         },
     ),
     "multi30k-captions": Dataset(
-        description="five descriptions an image, not translations of each other",
+        description="five descriptions per image, not translations of each other",
         licence="research use; derived from Flickr30k",
         languages=("de", "en"),
         folder="multi30k-captions",
-        files={name: (f"{MULTI30K}task2/raw/{name}", sum_) for name, sum_ in _CAPTIONS.items()},
+        files={name: (f"{MULTI30K}task2/raw/{name}", sha256) for name, sha256 in _CAPTIONS.items()},
         splits={
-            "train": tuple(f"train.{number}.{{}}.gz" for number in _FIVE),
-            "val": tuple(f"val.{number}.{{}}.gz" for number in _FIVE),
+            "train": tuple(
+                f"train.{number}.{{}}.gz" for number in range(1, _CAPTIONS_PER_IMAGE + 1)
+            ),
+            "val": tuple(f"val.{number}.{{}}.gz" for number in range(1, _CAPTIONS_PER_IMAGE + 1)),
         },
         parallel=False,
     ),
     "tatoeba-fr-en": Dataset(
-        description="short everyday sentences, split here so that none occurs in two splits",
+        description="short everyday sentences, split so that no sentence is in two splits",
         licence="CC BY 2.0 FR, tatoeba.org",
         languages=("fr", "en"),
         folder="tatoeba",
@@ -117,7 +121,7 @@ DATASETS: dict[str, Dataset] = {
         member="fra.txt",
     ),
     "tatoeba-de-en": Dataset(
-        description="short everyday sentences, split here so that none occurs in two splits",
+        description="short everyday sentences, split so that no sentence is in two splits",
         licence="CC BY 2.0 FR, tatoeba.org",
         languages=("de", "en"),
         folder="tatoeba",
@@ -129,35 +133,36 @@ DATASETS: dict[str, Dataset] = {
 
 
 @dataclass(frozen=True)
-class Status:
-    """A row of `regard data list`: `here` are the languages that lie in `where`."""
+class DatasetStatus:
+    """A row of `regard data list`: `folder` holds the languages `available`."""
 
     name: str
     description: str
     licence: str
     languages: tuple[str, ...]
     splits: tuple[str, ...]
-    where: Path | None
-    here: tuple[str, ...]
+    folder: Path | None
+    available: tuple[str, ...]
 
 
-def cache() -> Path:
-    """The folder downloads go to: $REGARD_CACHE, $XDG_CACHE_HOME/regard or ~/.cache/regard."""
-    if chosen := os.environ.get("REGARD_CACHE"):
-        return Path(chosen).expanduser()
+def cache_dir() -> Path:
+    """The folder for downloads: $REGARD_CACHE, $XDG_CACHE_HOME/regard or ~/.cache/regard."""
+    if path := os.environ.get("REGARD_CACHE"):
+        return Path(path).expanduser()
     base = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
     return Path(base).expanduser() / "regard"
 
 
-def _places(name: str) -> list[Path]:
-    """Where the dataset may lie, first choice first."""
-    given = [place for place in os.environ.get("REGARD_DATA", "").split(os.pathsep) if place]
-    roots = [*(Path(place).expanduser() for place in given), cache()]
-    return [root / folder for root in roots for folder in dict.fromkeys((known(name).folder, name))]
+def _candidate_folders(name: str) -> list[Path]:
+    """The folders to search for the dataset, in order."""
+    paths = [path for path in os.environ.get("REGARD_DATA", "").split(os.pathsep) if path]
+    roots = [*(Path(path).expanduser() for path in paths), cache_dir()]
+    names = dict.fromkeys((lookup(name).folder, name))
+    return [root / folder for root in roots for folder in names]
 
 
-def known(name: str) -> Dataset:
-    """The dataset of that name."""
+def lookup(name: str) -> Dataset:
+    """The manifest of the dataset of that name."""
     if name not in DATASETS:
         raise UserError(
             f'there is no dataset "{name}".{suggest(name, DATASETS)} There are {join_names(DATASETS)}.'
@@ -165,164 +170,168 @@ def known(name: str) -> Dataset:
     return DATASETS[name]
 
 
-def folder(name: str, *languages: str) -> Path | None:
-    """The first folder that holds every file of the dataset (of these languages), if there is one."""
-    dataset = known(name)
-    needed = dataset.needs(languages or dataset.languages)
-    # os.path.isfile: a folder we may not look into holds nothing for us, and is no error.
-    for place in _places(name):
-        if all(os.path.isfile(place / file) for file in needed):
-            return place
+def find_folder(name: str, *languages: str) -> Path | None:
+    """The first folder that holds every file of the dataset (in these languages), or None."""
+    dataset = lookup(name)
+    needed = dataset.files_for(languages or dataset.languages)
+    # os.path.isfile: a folder without permission counts as empty, and raises no error.
+    for folder in _candidate_folders(name):
+        if all(os.path.isfile(folder / file) for file in needed):
+            return folder
     return None
 
 
-def status() -> list[Status]:
-    """Every dataset, and where it was found."""
+def list_status() -> list[DatasetStatus]:
+    """Every dataset, and the folder and languages available on this machine."""
     rows = []
     for name, dataset in DATASETS.items():
-        held = {
-            place: tuple(
+        available = {
+            folder: tuple(
                 language
                 for language in dataset.languages
-                if all(os.path.isfile(place / file) for file in dataset.needs([language]))
+                if all(os.path.isfile(folder / file) for file in dataset.files_for([language]))
             )
-            for place in _places(name)
+            for folder in _candidate_folders(name)
         }
-        where = max(held, key=lambda place: len(held[place]))
-        enough = len(held[where]) > dataset.parallel
+        best = max(available, key=lambda folder: len(available[folder]))
+        is_usable = len(available[best]) > dataset.parallel
         rows.append(
-            Status(
+            DatasetStatus(
                 name,
                 dataset.description,
                 dataset.licence,
                 dataset.languages,
                 tuple(dataset.splits),
-                where if enough else None,
-                held[where] if enough else (),
+                best if is_usable else None,
+                available[best] if is_usable else (),
             )
         )
     return rows
 
 
 def get(name: str, report: Callable[[str, int, int | None], object] | None = None) -> Path:
-    """Download what is missing of a dataset into the user cache; its folder, wherever it lies.
+    """Download the missing files of a dataset into the user cache; return its folder, wherever it is.
 
-    `report(file, done, total or None)` hears of the progress.
+    `report(file, done, total or None)` is called with the progress.
     """
-    dataset = known(name)
-    found = folder(name)
-    if found is not None:
-        return found
-    place = cache() / dataset.folder
+    dataset = lookup(name)
+    existing = find_folder(name)
+    if existing is not None:
+        return existing
+    folder = cache_dir() / dataset.folder
     for file, (url, sha256) in dataset.files.items():
-        path = place / file
+        path = folder / file
         if path.is_file():
             continue
-        got = fetch(
+        actual = fetch(
             url,
             path,
             sha256=sha256,
             report=None if report is None else partial(report, file),
-            check=None if dataset.member is None else partial(_check, url, dataset),
+            check=None if dataset.member is None else partial(_check_zip, url, dataset),
         )
         if sha256 is None:
-            day = datetime.now(UTC).isoformat(timespec="seconds")
-            record = {"url": url, "sha256": got, "date": day, "bytes": path.stat().st_size}
-            files.write(place / f"{file}.json", json.dumps(record, indent=2) + "\n")
-    return place
+            date = datetime.now(UTC).isoformat(timespec="seconds")
+            record = {"url": url, "sha256": actual, "date": date, "bytes": path.stat().st_size}
+            files.write(folder / f"{file}.json", json.dumps(record, indent=2) + "\n")
+    return folder
 
 
-def _check(url: str, dataset: Dataset, part: Path) -> None:
-    # Without a checksum, a page that says "log in first" would pass for the file.
+def _check_zip(url: str, dataset: Dataset, part: Path) -> None:
+    # Without a checksum, a login page would be accepted as the file.
     try:
         with zipfile.ZipFile(part) as archive:
             archive.getinfo(dataset.member or "")
     except (zipfile.BadZipFile, KeyError):
         raise UserError(
-            f"expected a zip with {dataset.member} from {url}; got something else, which was thrown "
-            f"away. Open the address in a browser, and put the file into {part.parent} as "
+            f"expected a zip with {dataset.member} from {url}; got something else, which was deleted. "
+            f"Open the URL in a browser, and save the file in {part.parent} as "
             f'"{part.name.removesuffix(".part")}".'
         ) from None
 
 
 def load(name: str, source: str, target: str) -> dict[str, Pairs]:
     """The pairs of a dataset by split, from language `source` to language `target`."""
-    dataset = known(name)
+    dataset = lookup(name)
     if not dataset.parallel:
-        raise UserError(f'"{name}" holds no translations: it is text of one language at a time.')
+        raise UserError(f'"{name}" has no translations: it is monolingual text.')
     if source == target:
         raise UserError(f'expected two different languages; got "{source}" twice.')
-    place = _found(name, source, target)
+    folder = _require_folder(name, source, target)
     if dataset.member is not None:
-        (file,) = dataset.needs([source])
-        splits = split(_tabbed(name, place / file, dataset.member))
+        (file,) = dataset.files_for([source])
+        splits = split_pairs(_read_table(name, folder / file, dataset.member))
         if source == "en":
             return splits
-        return {key: [(other, english) for english, other in splits[key]] for key in splits}
-    made = {}
-    for key, (pattern,) in dataset.splits.items():
-        paths = [place / pattern.format(language) for language in (source, target)]
-        sides = [_lines(name, path) for path in paths]
+        return {split: [(other, en) for en, other in pairs] for split, pairs in splits.items()}
+    splits = {}
+    for split, (pattern,) in dataset.splits.items():
+        paths = [folder / pattern.format(language) for language in (source, target)]
+        sides = [_read_lines(name, path) for path in paths]
         if len(sides[0]) != len(sides[1]):
             raise UserError(
-                f"expected as many lines in both files; got {len(sides[0]):,} in {paths[0]} and "
-                f"{len(sides[1]):,} in {paths[1]}. {_anew(name, *paths)}"
+                f"expected equally many lines in both files; got {len(sides[0]):,} in {paths[0]} and "
+                f"{len(sides[1]):,} in {paths[1]}. {_download_again(name, *paths)}"
             )
-        made[key] = list(zip(*sides, strict=True))
-    return made
+        splits[split] = list(zip(*sides, strict=True))
+    return splits
 
 
-def monolingual(name: str, language: str) -> dict[str, list[str]]:
-    """The sentences of one language of a dataset by split."""
-    dataset = known(name)
-    place = _found(name, language)
+def load_monolingual(name: str, language: str) -> dict[str, list[str]]:
+    """The sentences of a dataset in one language, by split."""
+    dataset = lookup(name)
+    folder = _require_folder(name, language)
     if dataset.member is not None:
         other = next(each for each in dataset.languages if each != language)
         splits = load(name, language, other)
-        return {key: list(dict.fromkeys(text for text, _ in splits[key])) for key in splits}
+        return {split: list(dict.fromkeys(text for text, _ in splits[split])) for split in splits}
     return {
-        key: [line for each in patterns for line in _lines(name, place / each.format(language))]
-        for key, patterns in dataset.splits.items()
+        split: [
+            line
+            for pattern in patterns
+            for line in _read_lines(name, folder / pattern.format(language))
+        ]
+        for split, patterns in dataset.splits.items()
     }
 
 
-def _found(name: str, *languages: str) -> Path:
-    """The folder that holds these languages of the dataset, which must be on this machine."""
-    dataset = known(name)
+def _require_folder(name: str, *languages: str) -> Path:
+    """The folder that holds these languages of the dataset, or an error that says how to get them."""
+    dataset = lookup(name)
     for language in languages:
         if language not in dataset.languages:
             raise UserError(
                 f'"{name}" has no language "{language}".{suggest(language, dataset.languages)} '
                 f"It has {join_names(dataset.languages)}."
             )
-    place = folder(name, *languages)
-    if place is None:
-        needed = dataset.needs(languages)
-        some = join_names(needed[:3]) + (", ..." if len(needed) > 3 else "")
+    folder = find_folder(name, *languages)
+    if folder is None:
+        needed = dataset.files_for(languages)
+        examples = join_names(needed[:3]) + (", ..." if len(needed) > 3 else "")
         raise UserError(
             f'dataset "{name}" ({join_names(languages)}) is not on this machine. Get it with: regard data '
-            f"get {name}; or set REGARD_DATA to a folder that holds {dataset.folder}/ with {some}. "
-            f"Looked in {join_names(map(str, _places(name)))}."
+            f"get {name}; or set REGARD_DATA to a folder that holds {dataset.folder}/ with {examples}. "
+            f"Searched {join_names(map(str, _candidate_folders(name)))}."
         )
-    return place
+    return folder
 
 
-def _anew(name: str, *paths: Path) -> str:
-    return f"Remove {join_names(map(str, paths))} and get it anew with: regard data get {name}."
+def _download_again(name: str, *paths: Path) -> str:
+    return f"Delete {join_names(map(str, paths))} and download again with: regard data get {name}."
 
 
-def _lines(name: str, path: Path) -> list[str]:
+def _read_lines(name: str, path: Path) -> list[str]:
     try:
         with gzip.open(path) as file:
             text = file.read().decode()
     except (OSError, EOFError, zlib.error, UnicodeDecodeError) as error:
-        raise UserError(f"{path} cannot be read: {error}. {_anew(name, path)}") from None
-    # Not splitlines: it would also break at characters that stand within a sentence.
+        raise UserError(f"{path} cannot be read: {error}. {_download_again(name, path)}") from None
+    # Not splitlines(), which also splits at characters that occur inside a sentence.
     return [line.strip() for line in text.removesuffix("\n").split("\n")]
 
 
-def _tabbed(name: str, path: Path, member: str) -> Pairs:
-    """The pairs (English, other language) of a zipped table, each once."""
+def _read_table(name: str, path: Path, member: str) -> Pairs:
+    """The pairs (English, other language) of a zipped TSV, without duplicates."""
     try:
         with zipfile.ZipFile(path) as archive:
             text = archive.read(member).decode("utf-8-sig")
@@ -334,12 +343,12 @@ def _tabbed(name: str, path: Path, member: str) -> Pairs:
         zlib.error,
         UnicodeDecodeError,
     ) as error:
-        raise UserError(f"{path} cannot be read: {error}. {_anew(name, path)}") from None
+        raise UserError(f"{path} cannot be read: {error}. {_download_again(name, path)}") from None
     rows = ([cell.strip() for cell in line.split("\t")[:2]] for line in text.split("\n"))
     pairs = list(dict.fromkeys((row[0], row[1]) for row in rows if len(row) == 2 and all(row)))
     if not pairs:
         raise UserError(
             f"expected lines of English TAB translation in {member} of {path}; got none. "
-            f"{_anew(name, path)}"
+            f"{_download_again(name, path)}"
         )
     return pairs

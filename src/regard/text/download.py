@@ -1,4 +1,4 @@
-"""One file from the network, whole and checked, or not there at all."""
+"""Download one file: resumed, verified, and moved into place only when complete."""
 
 import errno
 import hashlib
@@ -23,29 +23,29 @@ except ImportError:  # Windows
 
 CHUNK = 1 << 16
 TIMEOUT = 30.0
-# Seconds to wait before every further try.
+# Seconds to wait before each retry.
 PAUSES = (0.5, 1.0, 2.0, 4.0)
-# The server may be well again in a moment.
-PASSING = {408, 429, 500, 502, 503, 504}
-# Some servers (manythings.org) turn away whoever introduces himself as Python's urllib.
-AGENT = "Mozilla/5.0 (compatible; regard)"
+# HTTP status codes worth a retry.
+TRANSIENT = {408, 429, 500, 502, 503, 504}
+# Some servers (manythings.org) reject the user agent of Python's urllib.
+USER_AGENT = "Mozilla/5.0 (compatible; regard)"
 
 
 class _NetworkError(Exception):
-    """What the network did to us; `again` says whether another try may help."""
+    """A failed request; `retry` says whether another attempt may succeed."""
 
-    def __init__(self, what: str, *, again: bool = False):
-        super().__init__(what)
-        self.again = again
+    def __init__(self, message: str, *, retry: bool = False):
+        super().__init__(message)
+        self.retry = retry
 
 
 class _Part:
-    """The bytes that have come so far: their file, their number and their running sum."""
+    """The bytes received so far: the file, its size and its running sha256."""
 
     def __init__(self, file: BinaryIO):
         self.file = file
         self.total: int | None = None
-        self.version: str | None = None  # what the server calls the file these bytes are of
+        self.version: str | None = None  # the server's ETag or Last-Modified for these bytes
         self.size = 0
         self.digest = hashlib.sha256()
         file.seek(0)
@@ -55,7 +55,7 @@ class _Part:
 
     def add(self, chunk: bytes) -> None:
         self.file.write(chunk)
-        self.file.flush()  # a full disk should speak now, not when the file is closed
+        self.file.flush()  # report a full disk now, not when the file is closed
         self.size += len(chunk)
         self.digest.update(chunk)
 
@@ -75,7 +75,7 @@ class _Part:
         os.replace(self.file.name, path)
 
     def _release(self) -> None:
-        # Windows touches no open file; elsewhere the open file holds our lock until all is done.
+        # Windows cannot rename an open file; elsewhere the open file holds our lock until the end.
         if fcntl is None:
             self.file.close()
 
@@ -90,30 +90,32 @@ def fetch(
     timeout: float = TIMEOUT,
     pauses: tuple[float, ...] = PAUSES,
 ) -> str:
-    """Download `url` to `path` and return the sha256 of what came.
+    """Download `url` to `path` and return the sha256 of its content.
 
-    The bytes gather in `path` + ".part", from which a later call goes on; `path` itself appears in
-    one move, after length and checksum were found right and `check`, given the gathered file, did
-    not raise. `report(done, total or None)` hears of every chunk.
+    The bytes are collected in `path` + ".part", which a later call resumes. The file is renamed to `path`
+    after length and checksum were verified and `check(part)` did not raise.
+    `report(done, total or None)` is called for every chunk.
     """
     if not url.lower().startswith(("http://", "https://")):
-        raise UserError(f'expected an address that starts with http:// or https://; got "{url}".')
+        raise UserError(f'expected a URL that starts with http:// or https://; got "{url}".')
     part = path.with_name(path.name + ".part")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        with _claim(part, url) as file:
-            gathered = _Part(file)
+        with _open_locked(part, url) as file:
+            received = _Part(file)
             if sha256 is None:
-                # Nothing would tell whether an old beginning and a new end belong together.
-                gathered.clear()
-            if gathered.digest.hexdigest() != sha256:
-                _gather(url, path, gathered, report, timeout, pauses, keep=sha256 is not None)
-            _settle(gathered, part, path, url, sha256, check)
-            return gathered.digest.hexdigest()
+                # Without a checksum, nothing shows whether old and new bytes belong together.
+                received.clear()
+            if received.digest.hexdigest() != sha256:
+                _receive_with_retries(
+                    url, path, received, report, timeout, pauses, keep=sha256 is not None
+                )
+            _verify_and_rename(received, part, path, url, sha256, check)
+            return received.digest.hexdigest()
     except OSError as error:
         with suppress(OSError):
             part.unlink(missing_ok=True)
-        remedy = "Make room" if error.errno == errno.ENOSPC else "Make it writable"
+        remedy = "Free some space" if error.errno == errno.ENOSPC else "Make it writable"
         raise UserError(
             f"{path} cannot be written: {error.strerror or error}. {remedy}, or choose another "
             "folder with REGARD_CACHE."
@@ -121,14 +123,14 @@ def fetch(
 
 
 @contextmanager
-def _claim(part: Path, url: str) -> Iterator[BinaryIO]:
-    """`part`, open to read and append, for us alone where the system can promise that."""
+def _open_locked(part: Path, url: str) -> Iterator[BinaryIO]:
+    """`part`, open for reading and appending, exclusively where the system supports locks."""
     while True:
         file = part.open("a+b")
         try:
             if fcntl is not None:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            # Another process may have moved it to its final name while we waited to open it.
+            # Another process may have renamed it between our open and our lock.
             if os.path.samestat(os.fstat(file.fileno()), part.stat()):
                 break
         except BlockingIOError:
@@ -139,17 +141,17 @@ def _claim(part: Path, url: str) -> Iterator[BinaryIO]:
         except FileNotFoundError:
             pass
         except OSError:
-            break  # a network folder that knows no locks: do without
+            break  # a network file system without locks: go on without one
         file.close()
     try:
         yield file
     finally:
-        # What a full disk did not take it will not take now either, and has been told already.
+        # A full disk fails again here, and has been reported already.
         with suppress(OSError):
             file.close()
 
 
-def _gather(
+def _receive_with_retries(
     url: str,
     path: Path,
     part: _Part,
@@ -158,20 +160,20 @@ def _gather(
     pauses: tuple[float, ...],
     keep: bool,
 ) -> None:
-    """Fill `part`, trying again after every pause while that may help."""
+    """Complete `part`, retrying after each pause while that may help."""
     for pause in (*pauses, None):
         try:
             _receive(url, part, report, timeout)
             return
         except _NetworkError as failure:
-            if failure.again and pause is not None:
+            if failure.retry and pause is not None:
                 time.sleep(pause)
                 continue
             if not keep or not part.size:
                 part.remove()
             raise UserError(
                 f"{url} could not be downloaded: {failure}. Check the network and try again, or "
-                f'download it yourself and put it into {path.parent} as "{path.name}".'
+                f'download it yourself and save it in {path.parent} as "{path.name}".'
             ) from None
 
 
@@ -181,25 +183,25 @@ def _receive(
     report: Callable[[int, int | None], object] | None,
     timeout: float,
 ) -> None:
-    """One request: go on where `part` ends if the server can, else start anew."""
-    request = Request(url, headers={"User-Agent": AGENT})
+    """One request: resume where `part` ends if the server supports it, else start over."""
+    request = Request(url, headers={"User-Agent": USER_AGENT})
     if part.size:
         request.add_header("Range", f"bytes={part.size}-")
         if part.version:
             request.add_header("If-Range", part.version)
     with _open(request, part, timeout) as response:
-        _place(response, part)
+        _align(response, part)
         if report:
             report(part.size, part.total)
         while part.total is None or part.size < part.total:
             try:
-                # read1 hands over what has come; read would lose it when the connection is cut.
+                # read1 returns what has arrived; read would lose it when the connection breaks.
                 chunk = response.read1(CHUNK)
             except TimeoutError:
-                raise _NetworkError(f"nothing came for {timeout:g} seconds", again=True) from None
+                raise _NetworkError(f"no data for {timeout:g} seconds", retry=True) from None
             except (OSError, http.client.HTTPException) as error:
                 raise _NetworkError(
-                    f"the connection broke ({_reason(error)})", again=True
+                    f"the connection broke ({_reason(error)})", retry=True
                 ) from None
             if not chunk:
                 break
@@ -208,20 +210,20 @@ def _receive(
                 report(part.size, part.total)
     if part.total is not None and part.size != part.total:
         size = f"{part.size} of {part.total} bytes"
-        raise _NetworkError(f"the connection was cut after {size}", again=True)
+        raise _NetworkError(f"the connection broke after {size}", retry=True)
 
 
 def _open(request: Request, part: _Part, timeout: float) -> http.client.HTTPResponse:
-    """The server's answer, or a `_NetworkError` that says in words what came instead."""
+    """The server's response, or a `_NetworkError` that describes the failure."""
     try:
         return urlopen(request, timeout=timeout)
     except HTTPError as error:
         error.close()
         if error.code == http.HTTPStatus.REQUESTED_RANGE_NOT_SATISFIABLE and part.size:
             part.clear()
-            raise _NetworkError("what came earlier does not fit the file", again=True) from None
+            raise _NetworkError("the earlier part does not match the file", retry=True) from None
         answer = f"the server answered {error.code} {error.reason}"
-        raise _NetworkError(answer, again=error.code in PASSING) from None
+        raise _NetworkError(answer, retry=error.code in TRANSIENT) from None
     except (OSError, http.client.HTTPException, ValueError) as error:
         cause = error.reason if isinstance(error, URLError) else error
         if isinstance(cause, TimeoutError):
@@ -229,55 +231,55 @@ def _open(request: Request, part: _Part, timeout: float) -> http.client.HTTPResp
         if isinstance(cause, ConnectionRefusedError):
             raise _NetworkError("the server refused the connection") from None
         if isinstance(cause, socket.gaierror):
-            raise _NetworkError(f"its server was not found ({_reason(cause)})") from None
-        # Closed without a word.
-        again = isinstance(cause, ConnectionError)
-        raise _NetworkError(f"no connection ({_reason(cause)})", again=again) from None
+            raise _NetworkError(f"the server was not found ({_reason(cause)})") from None
+        # The server closed the connection without an answer.
+        retry = isinstance(cause, ConnectionError)
+        raise _NetworkError(f"no connection ({_reason(cause)})", retry=retry) from None
 
 
-def _place(response: http.client.HTTPResponse, part: _Part) -> None:
-    """Make `part` end where the bytes of `response` begin."""
+def _align(response: http.client.HTTPResponse, part: _Part) -> None:
+    """Make `part` end where the bytes of `response` start."""
     if response.status != http.HTTPStatus.PARTIAL_CONTENT:
         part.clear()
         part.total = response.length
-        # A weak tag may stay the same while bytes change.
+        # A weak ETag may stay the same while bytes change.
         tag = response.headers.get("ETag", "")
         part.version = tag if tag.startswith('"') else response.headers.get("Last-Modified")
         return
-    given = re.fullmatch(
+    match = re.fullmatch(
         r"bytes (\d+)-(\d+)/(\d+)", response.headers.get("Content-Range", "").strip()
     )
-    start, end, total = map(int, given.groups()) if given else (-1, -1, -1)
-    right = (start, end) == (part.size, total - 1) and part.total in (None, total)
-    if not right:
-        part.clear()  # so the next request asks for everything
-        raise _NetworkError("the server sent another part than it was asked for", again=True)
+    start, end, total = map(int, match.groups()) if match else (-1, -1, -1)
+    is_requested = (start, end) == (part.size, total - 1) and part.total in (None, total)
+    if not is_requested:
+        part.clear()  # so the next request asks for the whole file
+        raise _NetworkError("the server sent another range than requested", retry=True)
     part.total = total
 
 
-def _settle(
-    gathered: _Part,
+def _verify_and_rename(
+    received: _Part,
     part: Path,
     path: Path,
     url: str,
     sha256: str | None,
     check: Callable[[Path], object] | None,
 ) -> None:
-    """Give `part` its final name if it is what was asked for; else remove it and say so."""
-    got = gathered.digest.hexdigest()
+    """Rename `part` to `path` if it is the expected file; else delete it and raise an error."""
+    actual = received.digest.hexdigest()
     try:
-        if sha256 is not None and got != sha256:
+        if sha256 is not None and actual != sha256:
             raise UserError(
-                f"{url} is not the file it should be: expected sha256 {sha256}, got {got}. It was "
-                "thrown away; try again, or get the file elsewhere and put it into "
+                f"{url} is not the expected file: expected sha256 {sha256}, got {actual}. It was "
+                "deleted; try again, or get the file elsewhere and save it in "
                 f'{path.parent} as "{path.name}".'
             )
         if check:
             check(part)
     except UserError:
-        gathered.remove()
+        received.remove()
         raise
-    gathered.rename(path)
+    received.rename(path)
 
 
 def _reason(error: object) -> str:

@@ -1,93 +1,93 @@
-"""The tokenizer of a pretrained model, its vocabulary in our order.
+"""The tokenizer of a pretrained model, its vocabulary in Regard's order.
 
-What a checkpoint numbers its own way gets our four ids first, then everything else as it came. So its
-rows are put in order once, and nothing else need know whose numbers they were.
+Our four special ids come first, then the checkpoint's other tokens in their original order. The rows of
+the checkpoint's embeddings are permuted once, and no other code needs to know the original ids.
 """
 
 from collections.abc import Iterable, Sequence
 from functools import cache
 from typing import Any
 
-from tokenizers import Tokenizer as Engine
+from tokenizers import Tokenizer as Backend
 
-from regard.text.vocabulary import SPECIALS, Tokenizer
+from regard.text.vocabulary import SPECIAL_TOKENS, Tokenizer
 
-SPACES = ("Ġ", "▁")  # how a piece begins that has a space before it
+SPACES = ("Ġ", "▁")  # the first character of a piece that follows a space
 
 
 class PretrainedTokenizer(Tokenizer):
-    """head, then the pieces of prefix + text, then tail: what the model reads for a text."""
+    """A text's pieces as the model reads them: head, the pieces of prefix + text, tail."""
 
     kind = "pretrained"
 
     def __init__(
         self,
-        engine: str,
+        backend: str,
         rows: int,
-        end: int,
-        unknown: int | None,
-        lower: bool,
+        eos_row: int,
+        unk_row: int | None,
+        lowercase: bool,
         head: Sequence[str] = (),
         prefix: str = "",
         tail: Sequence[str] = (),
     ) -> None:
-        """`engine` in its own JSON; how many `rows` its model's embedding has; ids as it counts."""
-        self.record = {"engine": engine, "rows": rows, "end": end, "unknown": unknown}
-        self.engine = engine_of(engine)
-        self.end, self.unknown_row = end, unknown
-        self.others = [row for row in range(rows) if row not in (end, unknown)]
-        names = {row: name for name, row in self.engine.get_vocab().items()}
-        pieces = [names.get(row, f"<unused {row}>") for row in self.others]
-        super().__init__(pieces, (), lower, strict=False)
+        """`backend` in JSON; the number of `rows` of the model's embedding, and those of EOS and UNK."""
+        self.record = {"engine": backend, "rows": rows, "end": eos_row, "unknown": unk_row}
+        self.backend = load_backend(backend)
+        self.eos_row, self.unk_row = eos_row, unk_row
+        self.other_rows = [row for row in range(rows) if row not in (eos_row, unk_row)]
+        names = {row: name for name, row in self.backend.get_vocab().items()}
+        pieces = [names.get(row, f"<unused {row}>") for row in self.other_rows]
+        super().__init__(pieces, (), lowercase, strict=False)
         self.head, self.prefix, self.tail = tuple(head), prefix, tuple(tail)
-        added = self.engine.get_added_tokens_decoder().items()
-        self.silent = {token.content for row, token in added if token.special and row != unknown}
+        added = self.backend.get_added_tokens_decoder().items()
+        self.special = {token.content for row, token in added if token.special and row != unk_row}
 
-    def order(self, begin: int) -> list[int]:
-        """Which row of the checkpoint each id of ours is; `begin` is what it reads there."""
-        unknown = self.end if self.unknown_row is None else self.unknown_row
-        return [self.end, begin, self.end, unknown, *self.others]
+    def row_order(self, bos_row: int) -> list[int]:
+        """The checkpoint's row of each of our ids; `bos_row` is the one it reads as BOS."""
+        unk_row = self.eos_row if self.unk_row is None else self.unk_row
+        return [self.eos_row, bos_row, self.eos_row, unk_row, *self.other_rows]
 
-    def cut(self, text: str) -> list[str]:
-        return [*self.head, *self.split(self.prefix + text), *self.tail]
+    def tokenize(self, text: str) -> list[str]:
+        return [*self.head, *self.tokenize_plain(self.prefix + text), *self.tail]
 
-    def split(self, text: str) -> list[str]:
-        """The pieces of the text alone."""
-        return self.engine.encode(text, add_special_tokens=False).tokens
+    def tokenize_plain(self, text: str) -> list[str]:
+        """The pieces of the text alone, without head, prefix and tail."""
+        return self.backend.encode(text, add_special_tokens=False).tokens
 
-    def join(self, pieces: Iterable[str]) -> str:
-        kept = [piece for piece in pieces if piece not in self.silent]
+    def detokenize(self, pieces: Iterable[str]) -> str:
+        kept = [piece for piece in pieces if piece not in self.special]
         if self.tail and tuple(kept[-len(self.tail) :]) == self.tail:
             kept = kept[: -len(self.tail)]
-        return self.say(kept).removeprefix(self.prefix)
+        return self._decode(kept).removeprefix(self.prefix)
 
-    def say(self, pieces: list[str]) -> str:
-        decoder = self.engine.decoder
+    def _decode(self, pieces: list[str]) -> str:
+        decoder = self.backend.decoder
         return " ".join(pieces) if decoder is None else decoder.decode(pieces)
 
-    def tokens(self, ids: Iterable[int]) -> list[str]:
-        """Readable: a word's first token as it is, its further ones behind a dot, space as space."""
-        shown, inside = [], False
+    def ids_to_tokens(self, ids: Iterable[int]) -> list[str]:
+        """Readable: a word's first token as it is, its further tokens after a dot, a space as a space."""
+        tokens, inside_word = [], False
         for index in ids:
-            name = self.names[index]
-            own = index < len(SPECIALS) or name in self.silent
-            said = "" if own else " " if name in SPACES else self.say([name])
-            text = said.strip()
-            further = inside and not name.startswith(SPACES) and text[:1].isalnum()
-            shown.append("·" + text if further else text or said or name)
-            inside = bool(text)
-        return shown
+            name = self.vocab[index]
+            is_special = index < len(SPECIAL_TOKENS) or name in self.special
+            decoded = "" if is_special else " " if name in SPACES else self._decode([name])
+            text = decoded.strip()
+            continues = inside_word and not name.startswith(SPACES) and text[:1].isalnum()
+            tokens.append("·" + text if continues else text or decoded or name)
+            inside_word = bool(text)
+        return tokens
 
     def to_json(self) -> dict[str, Any]:
-        own = {"head": self.head, "prefix": self.prefix, "tail": self.tail}
-        return {"kind": self.kind, "lower": self.lower} | self.record | own
+        template = {"head": self.head, "prefix": self.prefix, "tail": self.tail}
+        return {"kind": self.kind, "lower": self.lowercase} | self.record | template
 
 
 @cache
-def engine_of(text: str) -> Engine:
-    """Built once for both sides. What a user types is text, even if it reads like a special token."""
-    made = Engine.from_str(text)
-    made.encode_special_tokens = True
-    made.no_truncation()
-    made.no_padding()
-    return made
+def load_backend(text: str) -> Backend:
+    """Built once for both sides. User input is plain text, even if it looks like a special token."""
+    backend = Backend.from_str(text)
+    backend.encode_special_tokens = True
+    backend.no_truncation()
+    backend.no_padding()
+    return backend

@@ -1,8 +1,8 @@
-"""Distinct English sentences of chosen lengths, made from words and rules written for Regard.
+"""Distinct English sentences of given lengths, generated from a word list and a small grammar.
 
-The rules form a small grammar without recursion, so the number of ways to say something in exactly
-n characters can be counted: count(a b, n) = sum_i count(a, i) count(b, n - i). A sentence of a
-wanted length is then drawn top-down, and never has to be cut or thrown away for its length.
+The grammar has no recursion, so its texts of exactly n characters can be counted:
+count(a b, n) = sum_i count(a, i) count(b, n - i). A sentence of a given length is then sampled
+top-down, and never has to be truncated or rejected for its length.
 """
 
 import math
@@ -14,15 +14,15 @@ from random import Random
 
 from regard.errors import UserError
 
-# A longer text is several sentences in a row: people do not write clauses without end.
-LONGEST_SENTENCE = 90
-SHORTEST_PIECE = 25
-SHORTEST = 3  # "Hi."
-BARE = 0.4  # share of texts that may do without their last full stop
-PATIENCE = 500  # vain draws in a row at one length, after which it counts as used up
+# A longer text consists of several sentences.
+MAX_SENTENCE_LENGTH = 90
+MIN_PART_LENGTH = 25
+MIN_LENGTH = 3  # "Hi."
+NO_FULL_STOP = 0.4  # probability that a text may omit its last full stop
+MAX_FAILURES = 500  # rejected samples in a row at one length, after which that length is dropped
 
-# Words by kind; an underscore is a space. `{kind:a}` and `{kind:an}` in a rule are the words that
-# follow "a" and "an": they are told apart by first letter, so no "hour" and no "useful" here.
+# Words by class; an underscore is a space. `{class:a}` and `{class:an}` in a rule are the words that
+# follow "a" and "an": decided by the first letter, so no "hour" and no "useful" here.
 WORDS = {
     "name": """Al Amy Ann Ava Ben Bob Dan Ed Eva Ian Ivy Jo Kim Leo Lou Max Mia Ned Pam Ray Rob Sam
         Sue Tim Tom Una Zoe Alan Anna Carl Clara Daisy David Elena Emma Felix Grace Hanna Henry
@@ -60,7 +60,7 @@ WORDS = {
         goodbye bye well_done good_luck oh_no not_now of_course see_you me_too not_yet maybe""",
 }
 
-# One and many (`{animal}`, `{animals}`); the plural is spelled out where it is not regular.
+# Singular and plural (`{animal}`, `{animals}`); irregular plurals are given.
 NOUNS = {
     "person": """actor artist aunt baker boy child:children cook doctor driver engineer farmer
         friend gardener girl librarian neighbour nurse pilot poet singer student teacher uncle""",
@@ -70,7 +70,7 @@ NOUNS = {
         guitar hat jar key kite lamp laptop letter map newspaper pen ring scarf:scarves umbrella""",
 }
 
-# Verbs by what they go with, as base:past:-ing; what is regular is left out.
+# Verbs by the object they take, as base:past:-ing; regular forms are left out.
 VERBS = {
     "rest": "eat:ate drink:drank hide:hid jump play run:ran:running sit:sat:sitting sleep:slept",
     "act": "cook cry dance laugh paint read:read sing:sang smile study talk work write:wrote "
@@ -87,7 +87,7 @@ VERBS = {
 }
 FORMS = ("do", "does", "did", "doing")
 
-# What may be said; `|` stands between ways to say it. FORM is each of FORMS in turn.
+# Grammar rules; `|` separates alternatives. A rule with FORM is expanded for each of FORMS.
 RULES = {
     "the": "the|{owner}",
     "a_person": "a {person:a}|an {person:an}|a {nice:a} {person}|an {nice:an} {person}",
@@ -148,158 +148,162 @@ RULES = {
 
 
 class Expression:
-    """Several ways to say something: each is a text, or one expression followed by another."""
+    """A grammar symbol: a list of alternatives, each a text or one expression followed by another."""
 
-    def __init__(self, ways: Sequence["str | tuple[Expression, Expression]"], limit: int):
-        self.ways = ways
-        self.counts = [sum(many for many, _ in self.options(n)) for n in range(limit + 1)]
+    def __init__(self, alternatives: Sequence["str | tuple[Expression, Expression]"], limit: int):
+        self.alternatives = alternatives
+        self.counts = [sum(count for count, _ in self.options(n)) for n in range(limit + 1)]
         self.tables: dict[int, tuple[list[Option], list[float]]] = {}
 
     def options(self, length: int) -> Iterator[tuple[int, "Option"]]:
-        """Every way and every place to cut it in two, after the number of texts it gives."""
-        for way in self.ways:
-            if not isinstance(way, str):
-                first, second = way
-                for cut, many in enumerate(first.counts[: length + 1]):
-                    if many and second.counts[length - cut]:
-                        yield many * second.counts[length - cut], (first, cut, second)
-            elif len(way) == length:
-                yield 1, way
+        """(number of texts, option) for every alternative and every way to divide `length` in two."""
+        for alternative in self.alternatives:
+            if not isinstance(alternative, str):
+                first, second = alternative
+                for part, count in enumerate(first.counts[: length + 1]):
+                    if count and second.counts[length - part]:
+                        yield count * second.counts[length - part], (first, part, second)
+            elif len(alternative) == length:
+                yield 1, alternative
 
-    def draw(self, length: int, random: Random) -> str:
-        """One text of exactly `length` characters; `counts[length]` must not be 0."""
+    def sample(self, length: int, random: Random) -> str:
+        """A random text of exactly `length` characters; `counts[length]` must not be 0."""
         if length not in self.tables:
             counted = list(self.options(length))
-            self.tables[length] = [option for _, option in counted], shares(n for n, _ in counted)
+            options = [option for _, option in counted]
+            self.tables[length] = options, cumulative_weights(n for n, _ in counted)
         options, bounds = self.tables[length]
         option = options[bisect_right(bounds, random.random())]
         if isinstance(option, str):
             return option
-        first, cut, second = option
-        return first.draw(cut, random) + second.draw(length - cut, random)
+        first, part, second = option
+        return first.sample(part, random) + second.sample(length - part, random)
 
 
 Option = str | tuple[Expression, int, Expression]
 
 
-def shares(counts: Iterable[int]) -> list[float]:
-    """Inner bounds that cut [0, 1) into parts proportional to the fourth roots of counts.
+def cumulative_weights(counts: Iterable[int]) -> list[float]:
+    """Inner bounds that divide [0, 1) in proportion to the fourth roots of the counts.
 
-    The root lets rare kinds of sentence be heard beside those that can be said in a million ways.
+    The root lets rare sentence patterns occur beside those with a million variants.
     """
     # Integer roots and one division each: the same floats on every platform.
     sums = list(accumulate(math.isqrt(math.isqrt(count << 24)) for count in counts))
-    return [part / sums[-1] for part in sums[:-1]]
+    return [partial / sums[-1] for partial in sums[:-1]]
 
 
-def grammar(limit: int) -> Expression:
-    """The expression of one sentence, for lengths up to `limit`."""
-    lists = {kind: text.split() for kind, text in WORDS.items()}
-    for kind, text in NOUNS.items():
+def build_grammar(limit: int) -> Expression:
+    """The expression for one sentence, for lengths up to `limit`."""
+    lists = {name: text.split() for name, text in WORDS.items()}
+    for name, text in NOUNS.items():
         nouns = [noun.split(":") for noun in text.split()]
-        lists[kind] = [noun[0] for noun in nouns]
-        lists[f"{kind}s"] = [noun[1] if noun[1:] else with_s(noun[0]) for noun in nouns]
-    for kind, text in VERBS.items():
+        lists[name] = [noun[0] for noun in nouns]
+        lists[f"{name}s"] = [noun[1] if noun[1:] else add_s(noun[0]) for noun in nouns]
+    for name, text in VERBS.items():
         for form, *verbs in zip(FORMS, *map(conjugate, text.split()), strict=True):
-            lists[f"{kind}.{form}"] = verbs
-    known: dict[str, Expression] = {}
-    for kind, words in lists.items():
+            lists[f"{name}.{form}"] = verbs
+    symbols: dict[str, Expression] = {}
+    for name, words in lists.items():
         words = [word.replace("_", " ") for word in words]
-        known[kind] = Expression(words, limit)
-        known[f"{kind}:a"] = Expression([word for word in words if word[0] not in "aeiou"], limit)
-        known[f"{kind}:an"] = Expression([word for word in words if word[0] in "aeiou"], limit)
+        symbols[name] = Expression(words, limit)
+        symbols[f"{name}:a"] = Expression([word for word in words if word[0] not in "aeiou"], limit)
+        symbols[f"{name}:an"] = Expression([word for word in words if word[0] in "aeiou"], limit)
     for name, text in RULES.items():
         for form in FORMS if "FORM" in name else ("",):
-            ways = [sequence(way, known, limit) for way in text.replace("FORM", form).split("|")]
-            known[name.replace("FORM", form)] = Expression(ways, limit)
-    return known["sentence"]
+            rules = text.replace("FORM", form).split("|")
+            alternatives = [parse_rule(rule, symbols, limit) for rule in rules]
+            symbols[name.replace("FORM", form)] = Expression(alternatives, limit)
+    return symbols["sentence"]
 
 
-def with_s(word: str) -> str:
-    """The plural of a noun, or the she/he form of a verb: cats, boxes, carries."""
+def add_s(word: str) -> str:
+    """The plural of a noun, or the third person singular of a verb: cats, boxes, carries."""
     if re.search("[^aeiou]y$", word):
         return word[:-1] + "ies"
     return word + ("es" if re.search("(s|x|ch|sh|o)$", word) else "s")
 
 
 def conjugate(verb: str) -> list[str]:
-    """A row of VERBS in its four FORMS: "tell_a_joke:told" inflects its first word."""
-    whole, *given = verb.split(":")
-    base, *rest = whole.split("_")
-    past = with_s(base).removesuffix("s").removesuffix("e") + "ed"
+    """An entry of VERBS in its four FORMS; only its first word is inflected."""
+    phrase, *irregular = verb.split(":")
+    base, *rest = phrase.split("_")
+    past = add_s(base).removesuffix("s").removesuffix("e") + "ed"
     doing = base + "ing" if re.search("ee$|[^e]$", base) else base[:-1] + "ing"
-    forms = [base, with_s(base), *(given + [past, doing][len(given) :])]
+    forms = [base, add_s(base), *(irregular + [past, doing][len(irregular) :])]
     return ["_".join([form, *rest]) for form in forms]
 
 
-def sequence(way: str, known: dict[str, Expression], limit: int) -> tuple[Expression, Expression]:
-    """The start and the rest of one way to say something, such as "{who} {did} {where}"."""
-    pieces = re.findall(r"\{([^}]+)\}|([^{}]+)", way)
-    first, *more = [known[kind] if kind else Expression([text], limit) for kind, text in pieces]
+def parse_rule(
+    rule: str, symbols: dict[str, Expression], limit: int
+) -> tuple[Expression, Expression]:
+    """The first part and the rest of one alternative, such as "{who} {did} {where}"."""
+    parts = re.findall(r"\{([^}]+)\}|([^{}]+)", rule)
+    first, *others = [symbols[name] if name else Expression([text], limit) for name, text in parts]
     rest = Expression([""], limit)
-    for part in reversed(more):
+    for part in reversed(others):
         rest = Expression([(part, rest)], limit)
     return first, rest
 
 
-def clumsy(sentence: str) -> bool:
-    """Whether a name or a longer word is said twice ("Ann met Ann")."""
+def has_repetition(sentence: str) -> bool:
+    """Whether a name or a longer word occurs twice ("Ann met Ann")."""
     words = re.findall(r"[A-Z][\w']+|[\w']{4,}", sentence)
     return len(set(words)) < len(words)
 
 
-def passage(length: int, sentence: Expression, random: Random) -> str:
-    """One sentence of `length` characters, or several in a row if that is long."""
-    said = []
-    while length >= SHORTEST:
-        piece = length
-        if length > LONGEST_SENTENCE:
-            most = min(LONGEST_SENTENCE, length - 1 - SHORTEST_PIECE)
-            piece = SHORTEST_PIECE + int(random.random() * (most - SHORTEST_PIECE + 1))
-        # People leave the last full stop out: a model must not learn to put one everywhere.
-        bare = piece == length and random.random() < BARE
-        text = sentence.draw(piece + bare, random)
-        if bare and not text.endswith("."):
+def generate_text(length: int, sentence: Expression, random: Random) -> str:
+    """A text of `length` characters: one sentence, or several if it is long."""
+    texts = []
+    while length >= MIN_LENGTH:
+        part = length
+        if length > MAX_SENTENCE_LENGTH:
+            longest = min(MAX_SENTENCE_LENGTH, length - 1 - MIN_PART_LENGTH)
+            part = MIN_PART_LENGTH + int(random.random() * (longest - MIN_PART_LENGTH + 1))
+        # People omit the last full stop: a model must not learn to add one everywhere.
+        omit = part == length and random.random() < NO_FULL_STOP
+        text = sentence.sample(part + omit, random)
+        if omit and not text.endswith("."):
             continue
-        text = text.removesuffix(".") if bare else text
-        if not clumsy(text):
-            said.append(text[0].upper() + text[1:])
-            length -= piece + 1
-    return " ".join(said)
+        text = text.removesuffix(".") if omit else text
+        if not has_repetition(text):
+            texts.append(text[0].upper() + text[1:])
+            length -= part + 1
+    return " ".join(texts)
 
 
-def sentences(
-    count: int, min_length: int, max_length: int, seed: int, keep: Callable[[str], bool] = bool
+def generate_sentences(
+    count: int, min_length: int, max_length: int, seed: int, accept: Callable[[str], bool] = bool
 ) -> list[str]:
-    """`count` English sentences, distinct even in lower case, lengths spread evenly over the range.
+    """`count` English sentences, distinct even in lower case, lengths uniform over the range.
 
-    A length that runs out leaves its share to the others. `keep` may refuse sentences. The same
-    arguments give the same list on every platform.
+    A length that is exhausted is replaced by the others. `accept` filters sentences. The same arguments
+    give the same list on every platform.
     """
-    if not SHORTEST <= min_length <= max_length:
+    if not MIN_LENGTH <= min_length <= max_length:
         raise UserError(
-            f"expected {SHORTEST} <= min_length <= max_length for made sentences; got min_length="
-            f"{min_length}, max_length={max_length}. Change the one that is out of range."
+            f"expected {MIN_LENGTH} <= min_length <= max_length for generated sentences; got "
+            f"min_length={min_length}, max_length={max_length}. Change the one that is out of range."
         )
     if count < 0:
         raise UserError(f"expected 0 or more sentences; got {count}. Ask for a positive number.")
-    random, sentence = Random(seed), grammar(min(max_length, LONGEST_SENTENCE) + 1)
-    vain = dict.fromkeys(range(min_length, max_length + 1), 0)
-    lengths, seen, made = list(vain), set(), []
-    while len(made) < count and lengths:
+    random, sentence = Random(seed), build_grammar(min(max_length, MAX_SENTENCE_LENGTH) + 1)
+    failures = dict.fromkeys(range(min_length, max_length + 1), 0)
+    lengths, lowercased, texts = list(failures), set(), []
+    while len(texts) < count and lengths:
         length = lengths[int(random.random() * len(lengths))]
-        text = passage(length, sentence, random)
-        if text.lower() not in seen and keep(text):
-            seen.add(text.lower())
-            made.append(text)
-            vain[length] = 0
+        text = generate_text(length, sentence, random)
+        if text.lower() not in lowercased and accept(text):
+            lowercased.add(text.lower())
+            texts.append(text)
+            failures[length] = 0
         else:
-            vain[length] += 1
-            if vain[length] == PATIENCE:
+            failures[length] += 1
+            if failures[length] == MAX_FAILURES:
                 lengths.remove(length)
-    if len(made) < count:
+    if len(texts) < count:
         raise UserError(
             f"expected {count} distinct sentences of {min_length} to {max_length} characters; only "
-            f"about {len(made)} can be made. Ask for fewer, or raise max_length."
+            f"about {len(texts)} can be generated. Ask for fewer, or raise max_length."
         )
-    return made
+    return texts

@@ -1,4 +1,4 @@
-"""Made data: pairs of texts that need no network, for models that read and write characters."""
+"""Synthetic data: generated pairs of texts that need no download, for character-level models."""
 
 import random as randoms
 from collections.abc import Callable
@@ -6,23 +6,23 @@ from dataclasses import dataclass
 from hashlib import blake2b
 
 from regard.errors import UserError, join_names
-from regard.text.sentences import sentences
+from regard.text.sentences import generate_sentences
 
 
 @dataclass(frozen=True)
 class Task:
-    """What turns a sentence into a source and its target.
+    """A function from a sentence to a (source, target) pair.
 
-    `symbols` are the whole-token marks that may stand at the start of a source.
+    `symbols` are control tokens, one of which may start a source.
     """
 
-    describe: str
-    pair: Callable[[str, randoms.Random], tuple[str, str]]
+    description: str
+    make_pair: Callable[[str, randoms.Random], tuple[str, str]]
     symbols: tuple[str, ...] = ()
 
 
 def case(sentence: str, random: randoms.Random) -> tuple[str, str]:
-    """`<U> text` -> `TEXT` or `<L> text` -> `text`, by a fair coin."""
+    """`<U> text` -> `TEXT` or `<L> text` -> `text`, each with probability 1/2."""
     if random.random() < 0.5:
         return f"<U> {sentence}", sentence.upper()
     return f"<L> {sentence}", sentence.lower()
@@ -40,53 +40,53 @@ def copy(sentence: str, random: randoms.Random) -> tuple[str, str]:
 
 TASKS: dict[str, Task] = {
     "case": Task("upper-case after <U>, lower-case after <L>", case, symbols=("<U>", "<L>")),
-    "reverse": Task("write the characters backwards", reverse),
-    "copy": Task("write the same again", copy),
+    "reverse": Task("reverse the characters", reverse),
+    "copy": Task("copy the source", copy),
 }
 
-# Of all sentences, `train` may use four shares, every other split one.
-TRAIN_SHARES = 4
+# Sentences are divided among the splits by hash: `train` gets four parts, every other split one.
+TRAIN_PARTS = 4
 
 
-def make(
+def generate_splits(
     task: Task, *, sizes: dict[str, int], min_length: int, max_length: int, seed: int
 ) -> dict[str, list[tuple[str, str]]]:
-    """Pairs of `task` for every split; a sentence, in whatever case and with
-    or without its full stop, belongs to one split only.
+    """Pairs of `task` for every split. A sentence occurs in one split only, whatever its case and with
+    or without its full stop.
 
-    A hash says which split may use a sentence, so no split's pairs depend on the size of another,
-    and short sentences, of which there are few, are shared out fairly. Lengths are the sentence's,
-    without the symbol.
+    A hash assigns each sentence to a split, so no split depends on the size of another, and short
+    sentences, of which there are few, occur in every split. Lengths are of the sentence, without its
+    symbol.
     """
     for split, size in sizes.items():
         if size < 0:
             raise UserError(
                 f"expected a size of 0 or more for split {split!r}; got {size}. Ask for more."
             )
-    # Sorted, because the order in which a user names the splits means nothing.
-    owners = sorted([*sizes] + ["train"] * (TRAIN_SHARES - 1) * ("train" in sizes))
+    # Sorted, so that the order in which the splits are given does not matter.
+    parts = sorted([*sizes] + ["train"] * (TRAIN_PARTS - 1) * ("train" in sizes))
 
-    def owner(sentence: str) -> str:
-        bare = sentence.lower().rstrip(".?!")
-        digest = blake2b(f"{seed} {bare}".encode(), digest_size=8).digest()
-        return owners[int.from_bytes(digest, "big") % len(owners)]
+    def assigned_split(sentence: str) -> str:
+        normalised = sentence.lower().rstrip(".?!")
+        digest = blake2b(f"{seed} {normalised}".encode(), digest_size=8).digest()
+        return parts[int.from_bytes(digest, "big") % len(parts)]
 
-    made = {}
+    splits = {}
     for split, size in sizes.items():
-        # Strings seed alike on every platform, and give every split a stream of its own.
+        # A string seeds identically on every platform, and each split gets its own stream.
         random = randoms.Random(f"{seed} {split}")
         try:
-            mine = sentences(
+            sentences = generate_sentences(
                 size,
                 min_length,
                 max_length,
                 seed=random.getrandbits(64),
-                keep=lambda sentence, split=split: owner(sentence) == split,
+                accept=lambda sentence, split=split: assigned_split(sentence) == split,
             )
         except UserError as error:
             raise UserError(
-                f"cannot make split {split!r} (the splits {join_names(sizes)} share the sentences): "
+                f"cannot generate split {split!r} (sentences are divided among {join_names(sizes)}): "
                 f"{error}"
             ) from error
-        made[split] = [task.pair(sentence, random) for sentence in mine]
-    return made
+        splits[split] = [task.make_pair(sentence, random) for sentence in sentences]
+    return splits

@@ -1,4 +1,4 @@
-"""Text to ids and back: kinds of tokenizers, and the pair of them that a run has."""
+"""Text to ids and back: the tokenizers, and the source-target pair of them that a run uses."""
 
 import json
 import re
@@ -7,21 +7,21 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tokenizers import Tokenizer as Engine
+from tokenizers import Tokenizer as Backend
 from tokenizers import decoders, models, pre_tokenizers, trainers
 
 from regard import config, files
 from regard.errors import UserError
 from regard.text.pretrained import PretrainedTokenizer
-from regard.text.vocabulary import BEGIN, END, PAD, SPECIALS, UNKNOWN, Tokenizer
+from regard.text.vocabulary import BOS, EOS, PAD, SPECIAL_TOKENS, UNK, Tokenizer
 
 __all__ = [
-    "BEGIN",
-    "END",
+    "BOS",
+    "EOS",
     "PAD",
-    "SPECIALS",
+    "SPECIAL_TOKENS",
     "TOKENIZERS",
-    "UNKNOWN",
+    "UNK",
     "BpeTokenizer",
     "CharacterTokenizer",
     "Tokenizer",
@@ -31,69 +31,69 @@ __all__ = [
 
 
 class CharacterTokenizer(Tokenizer):
-    """A token is a character."""
+    """Each character is a token."""
 
     kind = "characters"
 
-    def cut(self, text: str) -> list[str]:
+    def tokenize(self, text: str) -> list[str]:
         return list(text)
 
-    def join(self, pieces: Iterable[str]) -> str:
+    def detokenize(self, pieces: Iterable[str]) -> str:
         return "".join(pieces)
 
 
 class WordTokenizer(Tokenizer):
-    """A token is a word or a punctuation mark, and the spaces follow from the tokens.
+    """A token is a word or a punctuation mark; spaces are implied by the tokens.
 
-    Where a text is spaced as usual (none before a comma, one after), a token says nothing of spaces.
-    Where it is not, the token carries a mark for the space that is there or the one that is missing.
-    So cutting and joining are exact inverses, and the vocabulary stays clean.
+    With the usual spacing (no space before a comma, one after it), a token carries no mark. Otherwise it
+    is marked with the space that is present or absent. So `detokenize` is the exact inverse of
+    `tokenize`, and the vocabulary stays small.
     """
 
     kind = "words"
     PIECE = re.compile(r"(\s*)(['’]?\w+|[^\w\s])")
-    SPACE, GLUE = "␣", "⌢"
+    SPACE, JOINER = "␣", "⌢"
     CLOSING = frozenset(".,;:!?)]}»”%…")
     OPENING = frozenset("([{«„“¿¡#$€£@")
 
-    def usual(self, left: str, right: str) -> str:
-        """What one usually writes between these two pieces: a space, or nothing."""
-        glued = right in self.CLOSING or left in self.OPENING or right[0] in "'’"
-        return "" if glued or {left, right} & {"-", "/"} else " "
+    def usual_gap(self, left: str, right: str) -> str:
+        """The usual spacing between two pieces: a space or nothing."""
+        is_joined = right in self.CLOSING or left in self.OPENING or right[0] in "'’"
+        return "" if is_joined or {left, right} & {"-", "/"} else " "
 
-    def cut(self, text: str) -> list[str]:
+    def tokenize(self, text: str) -> list[str]:
         pieces: list[str] = []
         left, end = None, 0
         for match in self.PIECE.finditer(text):
             gap, piece = match.groups()
             if left is None or gap not in ("", " "):
-                pieces += gap  # white space of other kinds stands for itself, a token a character
+                pieces += gap  # other whitespace: one token per character
                 gap = ""
-            elif gap != self.usual(left, piece):
-                piece = (self.SPACE if gap else self.GLUE) + piece
-            if match[2][0] in (self.SPACE, self.GLUE) and piece == match[2]:
-                piece = (self.SPACE if gap else self.GLUE) + piece  # or it would read as marked
+            elif gap != self.usual_gap(left, piece):
+                piece = (self.SPACE if gap else self.JOINER) + piece
+            if match[2][0] in (self.SPACE, self.JOINER) and piece == match[2]:
+                piece = (self.SPACE if gap else self.JOINER) + piece  # escape a literal mark
             pieces.append(piece)
             left, end = match[2], match.end()
         return pieces + list(text[end:])
 
-    def join(self, pieces: Iterable[str]) -> str:
+    def detokenize(self, pieces: Iterable[str]) -> str:
         text, left = "", None
         for piece in pieces:
             if piece.isspace():
                 text, left = text + piece, None
                 continue
-            if piece[0] in (self.SPACE, self.GLUE):
+            if piece[0] in (self.SPACE, self.JOINER):
                 gap, piece = (" " if piece[0] == self.SPACE else ""), piece[1:]
             else:
-                gap = "" if left is None else self.usual(left, piece)
+                gap = "" if left is None else self.usual_gap(left, piece)
             text, left = text + gap + piece, piece
         return text
 
 
 class BpeTokenizer(Tokenizer):
-    """Byte-pair encoding (Sennrich et al., 2016) over bytes: a token is a run of bytes that training
-    found often. Frequent words are one token, rare ones several, and any text comes back as it was.
+    """Byte-level byte-pair encoding (Sennrich et al., 2016; Radford et al., 2019): frequent words are
+    one token, rare ones several; no text is unknown, and decoding restores it exactly.
     """
 
     kind = "bpe"
@@ -102,32 +102,32 @@ class BpeTokenizer(Tokenizer):
         self,
         pieces: Sequence[str],
         symbols: Sequence[str],
-        lower: bool,
+        lowercase: bool,
         strict: bool,
         merges: Sequence[Sequence[str]],
     ) -> None:
-        super().__init__(pieces, symbols, lower, strict)
+        super().__init__(pieces, symbols, lowercase, strict)
         self.merges = [(left, right) for left, right in merges]
         vocabulary = {piece: index for index, piece in enumerate(pieces)}
-        self.engine = engine(models.BPE(vocab=vocabulary, merges=self.merges))
-        self.bytes = decoders.ByteLevel()
+        self.backend = build_backend(models.BPE(vocab=vocabulary, merges=self.merges))
+        self.byte_decoder = decoders.ByteLevel()
 
-    def cut(self, text: str) -> list[str]:
-        # With a space in front, the first word is the same token as in the middle of a sentence.
-        return self.engine.encode(" " + text).tokens if text else []
+    def tokenize(self, text: str) -> list[str]:
+        # After a space, the first word is the same token as inside a sentence.
+        return self.backend.encode(" " + text).tokens if text else []
 
-    def join(self, pieces: Iterable[str]) -> str:
-        return self.bytes.decode(list(pieces)).removeprefix(" ")
+    def detokenize(self, pieces: Iterable[str]) -> str:
+        return self.byte_decoder.decode(list(pieces)).removeprefix(" ")
 
-    def tokens(self, ids: Iterable[int]) -> list[str]:
-        """Readable: a word's first token as it is, its further ones behind a dot."""
-        return [self._shown(i) for i in ids]
+    def ids_to_tokens(self, ids: Iterable[int]) -> list[str]:
+        """Readable: a word's first token as it is, its further tokens after a dot."""
+        return [self._readable(i) for i in ids]
 
-    def _shown(self, index: int) -> str:
-        name = self.names[index]
-        if index < len(SPECIALS) + len(self.symbols):
+    def _readable(self, index: int) -> str:
+        name = self.vocab[index]
+        if index < len(SPECIAL_TOKENS) + len(self.symbols):
             return name
-        text = self.bytes.decode([name])
+        text = self.byte_decoder.decode([name])
         if text.startswith(" "):
             return text[1:] or text
         return "·" + text if text[0].isalnum() else text
@@ -136,28 +136,28 @@ class BpeTokenizer(Tokenizer):
         return {**super().to_json(), "merges": self.merges}
 
     @classmethod
-    def learn(  # type: ignore[override]
+    def train(  # type: ignore[override]
         cls, texts: Iterable[str], symbols: Sequence[str], lowercase: bool, vocab_size: int
     ) -> "BpeTokenizer":
-        """At most `vocab_size` ids in all: ours, the task's symbols, the 256 bytes and the merges."""
-        learner = engine(models.BPE())
+        """At most `vocab_size` ids: special tokens, task symbols, the 256 bytes and the merges."""
+        backend = build_backend(models.BPE())
         trainer = trainers.BpeTrainer(
-            vocab_size=vocab_size - len(SPECIALS) - len(symbols),
+            vocab_size=vocab_size - len(SPECIAL_TOKENS) - len(symbols),
             initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
             show_progress=False,
         )
-        lowered = (" " + (text.lower() if lowercase else text) for text in texts)
-        learner.train_from_iterator(lowered, trainer)
-        vocabulary = learner.get_vocab()
+        prepared = (" " + (text.lower() if lowercase else text) for text in texts)
+        backend.train_from_iterator(prepared, trainer)
+        vocabulary = backend.get_vocab()
         pieces = sorted(vocabulary, key=lambda piece: vocabulary[piece])
-        merges = json.loads(learner.to_str())["model"]["merges"]
+        merges = json.loads(backend.to_str())["model"]["merges"]
         return cls(pieces, symbols, lowercase, strict=False, merges=merges)
 
 
-def engine(model: models.BPE) -> Engine:
-    made = Engine(model)
-    made.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)  # type: ignore[assignment]
-    return made
+def build_backend(model: models.BPE) -> Backend:
+    backend = Backend(model)
+    backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)  # type: ignore[assignment]
+    return backend
 
 
 TOKENIZERS: dict[str, type[Tokenizer]] = {
@@ -165,13 +165,13 @@ TOKENIZERS: dict[str, type[Tokenizer]] = {
     "words": WordTokenizer,
     "bpe": BpeTokenizer,
 }
-# One that was never learned here can still be read again.
+# Kinds that tokenizer.json may hold; a pretrained one is loaded, never trained.
 SAVED: dict[str, type[Tokenizer]] = TOKENIZERS | {"pretrained": PretrainedTokenizer}
 
 
 @dataclass(frozen=True)
 class TokenizerPair:
-    """The tokenizers of source and target: one and the same, if the vocabulary is joint."""
+    """The tokenizers of source and target: the same object if the vocabulary is joint."""
 
     source: Tokenizer
     target: Tokenizer
@@ -182,21 +182,21 @@ class TokenizerPair:
         return self.source is self.target
 
     @classmethod
-    def learn(
+    def train(
         cls,
         table: config.Characters | config.Words | config.Bpe,
         pairs: Sequence[tuple[str, str]],
         symbols: Sequence[str],
     ) -> "TokenizerPair":
-        """Vocabularies from the training text."""
+        """Tokenizers trained on the training pairs."""
         kind = TOKENIZERS[table.kind]
         source = [pair[0] for pair in pairs]
         target = [pair[1] for pair in pairs]
-        choices = table.model_dump(exclude={"kind", "joint", "max_tokens", "reuse"})
+        options = table.model_dump(exclude={"kind", "joint", "max_tokens", "reuse"})
         if table.joint:
-            both = kind.learn(source + target, symbols, **choices)
+            both = kind.train(source + target, symbols, **options)
             return cls(both, both, table.max_tokens)
-        sides = kind.learn(source, symbols, **choices), kind.learn(target, (), **choices)
+        sides = kind.train(source, symbols, **options), kind.train(target, (), **options)
         return cls(*sides, table.max_tokens)
 
     def to_json(self) -> dict[str, Any]:
@@ -214,7 +214,8 @@ class TokenizerPair:
         try:
             record = json.loads(path.read_text("utf-8"))
             sides = [record.get(name) or record["joint"] for name in ("source", "target")]
-            built = [SAVED[side.pop("kind")](**side) for side in sides[: 2 - ("joint" in record)]]
-            return cls(built[0], built[-1], record["max_tokens"])
-        except Exception as error:  # bare, as the engine raises for merges it cannot follow
+            sides = sides[: 2 - ("joint" in record)]
+            loaded = [SAVED[side.pop("kind")].from_json(side) for side in sides]
+            return cls(loaded[0], loaded[-1], record["max_tokens"])
+        except Exception as error:  # the backend raises a plain Exception for invalid merges
             raise UserError(f"{path} is not a tokenizer saved by regard: {error!r}") from None

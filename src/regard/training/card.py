@@ -31,7 +31,7 @@ def card_of(
         "device": start["device"],
         "jobs": start["jobs"],
         "data": data.checksums(),
-        "told": data.told,
+        "told": data.messages,
         "init": start.get("init"),
         "figures": {
             "parameters": model.parameter_count,

@@ -16,8 +16,8 @@ from regard.config import Config, TokenizerConfig
 from regard.errors import UserError, suggest
 from regard.models import Model
 from regard.text.corpus import Corpus
-from regard.text.overlap import learned, overlap
-from regard.text.tokenizer import SPECIALS, Tokenizer, TokenizerPair
+from regard.text.overlap import count_overlap, training_sentences
+from regard.text.tokenizer import SPECIAL_TOKENS, Tokenizer, TokenizerPair
 from regard.training.differences import differences
 from regard.translator import Translator, load
 
@@ -81,7 +81,7 @@ class Ancestor:
         for side in ("source", "target"):
             old, new = getattr(self.tokenizers, side), getattr(tokenizers, side)
             known, here = shared(old, new)
-            pieces[side] = {"kept": len(here), "fresh": new.size - len(here)}
+            pieces[side] = {"kept": len(here), "fresh": new.vocab_size - len(here)}
             for one, other in zip(ours[side], theirs[side], strict=True):
                 one[here] = other[known].to(one.device)
         rows = {id(parameter) for side in ours.values() for parameter in side}
@@ -94,11 +94,11 @@ class Ancestor:
     def overlap(self, data: Corpus) -> dict[str, dict[str, int]] | None:
         """How many sentences of val and test the ancestor has learned from; None: its text is gone."""
         try:
-            text = learned(self.run.config.data)
+            text = training_sentences(self.run.config.data)
         except UserError:
             return None
         held_out = [split for split in data.splits if split != "train"]
-        return {split: overlap(text, data[split]) for split in held_out}
+        return {split: count_overlap(text, data[split]) for split in held_out}
 
 
 def shared(old: Tokenizer, new: Tokenizer) -> tuple[list[int], list[int]]:
@@ -110,8 +110,8 @@ def shared(old: Tokenizer, new: Tokenizer) -> tuple[list[int], list[int]]:
 
 def ids(tokenizer: Tokenizer) -> dict[tuple[bool, str], int]:
     """The id of each token, under its string and whether a text may hold it."""
-    first_piece = len(SPECIALS) + len(tokenizer.symbols)
-    return {(number >= first_piece, name): number for number, name in enumerate(tokenizer.names)}
+    first_piece = len(SPECIAL_TOKENS) + len(tokenizer.symbols)
+    return {(number >= first_piece, name): number for number, name in enumerate(tokenizer.vocab)}
 
 
 def check_model(old: Config, new: Config, name: str) -> None:

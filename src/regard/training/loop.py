@@ -12,7 +12,7 @@ from regard import config as choices
 from regard.errors import UserError
 from regard.evaluation import aggregate, likelihoods
 from regard.models import Model, weights
-from regard.text.batch import Batches, Cut, Encoded
+from regard.text.batch import BatchSampler, BatchSpec, EncodedPairs
 from regard.training import checkpoint
 from regard.training.checkpoint import Progress
 from regard.training.progress import Display
@@ -28,8 +28,8 @@ class Loop:
 
     table: choices.Training
     update: Update
-    train: Batches
-    val: Encoded
+    train: BatchSampler
+    val: EncodedPairs
     folder: Path
     display: Display
     bleu: Callable[[Model], float] | None = None
@@ -37,7 +37,7 @@ class Loop:
     progress: Progress = field(default_factory=Progress)
 
     def __post_init__(self) -> None:
-        self.order: list[Cut] = []
+        self.order: list[BatchSpec] = []
         self.board: Any = None
 
     @property
@@ -77,7 +77,7 @@ class Loop:
         cut = self.order[place.batch]
         self.update(cut, self.rate, place.step)
         place.step += 1
-        place.tokens += self.train.tokens_in(cut)
+        place.tokens += self.train.count_tokens(cut)
         place.batch += 1
         over = place.batch == len(self.order)
         if over:

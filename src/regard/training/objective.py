@@ -16,7 +16,7 @@ ROWS_AT_ONCE = {"cpu": 1024, "cuda": 16_384}
 def objective(model: Model, batch: Batch, label_smoothing: float) -> Float[Tensor, ""]:
     """Mean cross-entropy over the real target tokens."""
     features = model.features(model.encode(batch.source, batch.source_mask), batch.target)
-    wanted = batch.wanted
+    wanted = batch.labels
     if features.device.type == "cpu":
         # The output map is the dearest part of a small model: no padding goes through it. On a GPU
         # the padding stays, because dropping it would make the host wait to learn how much is left.

@@ -22,7 +22,7 @@ from regard.errors import UserError
 from regard.evaluation import greedy_bleu
 from regard.models import Adopted, Model, adopt, build
 from regard.text import cache, corpus
-from regard.text.batch import Batches, Encoded, Resident
+from regard.text.batch import BatchSampler, DeviceDataset, EncodedPairs
 from regard.text.corpus import Corpus
 from regard.text.tokenizer import TokenizerPair
 from regard.training import checkpoint
@@ -85,7 +85,7 @@ def trained(
     # Who goes on has all there is to know in the folder: the run it came from may be gone.
     ancestor = Ancestor.of(config, folder) if config.init and not resume else None
     data = corpus.load(config.data)
-    for line in data.told:
+    for line in data.messages:
         console.print(line, highlight=False)
     torch.manual_seed(config.seed)
     # Before the folder is begun: a name may be wrong.
@@ -107,7 +107,7 @@ def trained(
         translator = Translator(config, tokenizers, model)
         return greedy_bleu(translator, pairs, val, 4 * table.batch_tokens)
 
-    sizes = (tokenizers.source.size, tokenizers.target.size)
+    sizes = (tokenizers.source.vocab_size, tokenizers.target.vocab_size)
     some = model.learned_count < model.parameter_count
     learned = f" ({model.learned_count:,} of them learn)" if some else ""
     noun = "sentences" if config.is_language_model else "pairs"
@@ -118,9 +118,9 @@ def trained(
     )
     around, gpu = surroundings(device, jobs), device.startswith("cuda")
     limits = (table.batch_tokens, table.batch_sentences)
-    batches = Batches(train, *limits, config.seed, table.bucket_shapes if gpu else None)
+    batches = BatchSampler(train, *limits, config.seed, table.bucket_shapes if gpu else None)
     with Display(console) as display, own_stream(gpu):
-        data_there, precision = Resident(train, device), dtype(table.precision, device)
+        data_there, precision = DeviceDataset(train, device), dtype(table.precision, device)
         graphs = gpu and table.cuda_graphs and model.recordable
         update = Update(model, table, data_there, precision, graphs, display.say)
         judge = bleu if table.checkpoint_metric == "bleu" else None
@@ -236,7 +236,7 @@ def built(
 ) -> tuple[TokenizerPair, Model]:
     """Tokenizers, and a model whose weights are still by chance."""
     tokenizers = tokenizers_of(config, data, folder, ancestor)
-    sizes = (tokenizers.source.size, tokenizers.target.size)
+    sizes = (tokenizers.source.vocab_size, tokenizers.target.vocab_size)
     return tokenizers, build(config.model, *sizes, tokenizers.joint, folder)
 
 
@@ -248,15 +248,15 @@ def tokenizers_of(
     if ancestor and config.tokenizer.reuse:
         replace(ancestor.tokenizers, max_tokens=config.tokenizer.max_tokens).save(path)
     elif not path.is_file():
-        TokenizerPair.learn(config.tokenizer, data["train"], data.symbols).save(path)
+        TokenizerPair.train(config.tokenizer, data["train"], data.symbols).save(path)
     return TokenizerPair.load(path)
 
 
 def fitting(
     data: Corpus, split: str, tokenizers: TokenizerPair, console: Console
-) -> tuple[list[tuple[str, str]], Encoded]:
+) -> tuple[list[tuple[str, str]], EncodedPairs]:
     """A split, and the same as ids, without the pairs that are longer than the tokenizer's limit."""
-    encode = Encoded.of if data.made else cache.encoded
+    encode = EncodedPairs.from_pairs if data.is_synthetic else cache.encode_cached
     encoded = encode(data[split], tokenizers)
     limit = tokenizers.max_tokens
     lengths = enumerate(encoded.lengths())
@@ -270,7 +270,7 @@ def fitting(
         return data[split], encoded
     skipped = len(encoded) - len(keep)
     console.print(f"{split}: {skipped:,} pairs over {limit} tokens left out", highlight=False)
-    kept = Encoded([encoded.source[r] for r in keep], [encoded.target[r] for r in keep])
+    kept = EncodedPairs([encoded.source[r] for r in keep], [encoded.target[r] for r in keep])
     return [data[split][r] for r in keep], kept
 
 

@@ -21,7 +21,7 @@ from torch.optim import AdamW
 from regard import config as choices
 from regard.errors import UserError
 from regard.models import Model
-from regard.text.batch import Cut, Resident
+from regard.text.batch import BatchSpec, DeviceDataset
 from regard.training.objective import objective
 
 Shape = tuple[int, int, int]
@@ -55,7 +55,7 @@ class Update:
         self,
         model: Model,
         table: choices.Training,
-        data: Resident,
+        data: DeviceDataset,
         precision: torch.dtype,
         graphs: bool,
         say: Callable[[str], None],
@@ -78,14 +78,14 @@ class Update:
         self.met: set[Shape] = set()
         self.recordings: dict[Shape, Recording] = {}
 
-    def __call__(self, cut: Cut, rate: float, step: int) -> None:
+    def __call__(self, cut: BatchSpec, rate: float, step: int) -> None:
         """Learn from one batch, as step number `step` (from 0)."""
         self.rate.fill_(rate)
         if self.table.ema_decay is not None:
             # Early weights are soon forgotten: the mean reaches over a tenth of the run so far.
             self.newness.fill_(1 - min(self.table.ema_decay, (1 + step) / (10 + step)))
         self.steps += 1
-        shape = (len(cut.rows), cut.source, cut.target)
+        shape = (len(cut.rows), cut.source_length, cut.target_length)
         rows = torch.tensor(cut.rows).to(self.rate.device, non_blocking=True)
         if self.graphs:
             try:
@@ -93,7 +93,7 @@ class Update:
             except WaitingError as error:
                 self.graphs = False
                 self.say(f"going on without CUDA graphs, which cannot record this model: {error}")
-        return self._learn(rows, cut.source, cut.target)
+        return self._learn(rows, cut.source_length, cut.target_length)
 
     def mean_loss(self) -> float:
         """Mean of the losses since `forget_loss`. This waits for the device."""
