@@ -257,7 +257,7 @@ def test_tokens_are_readable(taken):
 
 def test_text_is_lowered_and_a_prompt_is_not(checkpoint):
     table = config.Pretrained(name=str(checkpoint("gpt2")), prefix="Say: ")
-    source = adopt(table, config.PretrainedTokenizer(lower=True)).tokenizers.source
+    source = adopt(table, config.PretrainedTokenizer(lowercase=True)).tokenizers.source
     assert source.encode("THE Cat") == source.encode("the cat")
     assert "S" in source.ids_to_tokens(source.encode("THE Cat"))[0]
 
