@@ -50,9 +50,7 @@ def folder(tmp_path, monkeypatch) -> Path:
     [code] = [text for kind, text in blocks if kind == "python" and "register(" in text]
     [table] = [text for kind, text in blocks if kind == "toml" and "nearness" in text]
     (tmp_path / "mine.py").write_text(code, "utf-8")
-    (tmp_path / "mine.toml").write_text(
-        SMALL + table + "d_model = 12\nd_ff = 13\n", "utf-8"
-    )
+    (tmp_path / "mine.toml").write_text(SMALL + table + "d_model = 12\nd_ff = 13\n", "utf-8")
     monkeypatch.chdir(tmp_path)
     return tmp_path
 
