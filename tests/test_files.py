@@ -20,11 +20,11 @@ def test_writes_text_and_bytes_and_makes_folders(tmp_path: Path) -> None:
 def test_a_record_is_whole_or_told_to_be_damaged(tmp_path: Path) -> None:
     path = tmp_path / "card.json"
     files.write(path, '{"née": [1]}')
-    assert files.record(path) == {"née": [1]}
+    assert files.read_json(path) == {"née": [1]}
     for damage in (b"", b"{", b"[]", b'{"n\xff": 1}'):
         path.write_bytes(damage)
         with pytest.raises(UserError, match=r"card\.json is damaged: delete it, and run"):
-            files.record(path)
+            files.read_json(path)
 
 
 class Stop(BaseException):
@@ -100,8 +100,8 @@ def test_sweep_takes_unfinished_files_and_nothing_else(tmp_path: Path, monkeypat
         patch.setattr(Path, "unlink", lambda *_, **__: None)
         files.write(tmp_path / "last" / "state.txt", "half")
     assert len(os.listdir(tmp_path / "last")) == 2
-    assert [path.name for path in files.listed(tmp_path / "last")] == ["state.txt"]
-    files.sweep(tmp_path)
+    assert [path.name for path in files.list_files(tmp_path / "last")] == ["state.txt"]
+    files.remove_temporary(tmp_path)
     assert os.listdir(tmp_path / "last") == ["state.txt"]
     assert sorted(os.listdir(tmp_path)) == [".hidden", "last"]
-    files.sweep(tmp_path / "nowhere")
+    files.remove_temporary(tmp_path / "nowhere")

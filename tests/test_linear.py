@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch.nn.functional import linear
 
-from regard.linear import ENOUGH, Linear, Packed, can_pack
+from regard.linear import MIN_OUTPUTS, Linear, PackedBackend, can_pack
 
 INPUTS, OUTPUTS = 37, 101
 
@@ -16,11 +16,11 @@ INPUTS, OUTPUTS = 37, 101
 def layer() -> Linear:
     torch.manual_seed(1)
     layer = Linear(INPUTS, OUTPUTS)
-    layer.product = Packed(layer.weight)
+    layer.backend = PackedBackend(layer.weight)
     return layer
 
 
-@pytest.mark.parametrize("shape", [(1,), (3, 1), (ENOUGH // OUTPUTS + 1,), (5, 2, 23)])
+@pytest.mark.parametrize("shape", [(1,), (3, 1), (MIN_OUTPUTS // OUTPUTS + 1,), (5, 2, 23)])
 def test_it_is_torchs(layer, shape):
     x = torch.randn(*shape, INPUTS)
     wanted = linear(x, layer.weight, layer.bias)
@@ -35,7 +35,7 @@ def test_a_weight_that_is_trained_loses_its_blocks(layer, fused):
     x = torch.randn(64, INPUTS)
     with torch.inference_mode():
         layer(x)
-    assert layer.product.packed is not None
+    assert layer.backend.packed is not None
     optimizer = torch.optim.AdamW(layer.parameters(), lr=1.0, fused=fused)
     layer(x).sum().backward()
     optimizer.step()

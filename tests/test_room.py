@@ -51,13 +51,13 @@ def read(model: Model, *lengths: int):
 def test_a_model_knows_its_room_and_can_use_all_of_it(named):
     name, model = named
     lengths = (1, 9, 22, 23, 24)
-    assert [model.room(length) for length in lengths] == ROOM[name]
+    assert [model.max_target_length(length) for length in lengths] == ROOM[name]
     with torch.inference_mode():
         for length in lengths[:3]:
-            state = model.begin(read(model, length))
-            for _ in range(model.room(length) or 40):
+            state = model.init_state(read(model, length))
+            for _ in range(model.max_target_length(length) or 40):
                 _, state = model.step(torch.tensor([BOS]), state)
-            if model.room(length):
+            if model.max_target_length(length):
                 with pytest.raises(UserError, match="has a table of 23 places"):
                     model.step(torch.tensor([BOS]), state)
         with pytest.raises(UserError, match="has a table of 23 places"):
@@ -75,7 +75,7 @@ def test_no_search_goes_past_a_rows_own_limit(named, check_every):
     """Even where rows are dropped only now and then, as on a GPU: the first has least room."""
     name, model = named
     lengths = (19, 3, 11)
-    limits = torch.tensor([min(31, model.room(length) or 31) for length in lengths])
+    limits = torch.tensor([min(31, model.max_target_length(length) or 31) for length in lengths])
     wanted = {"decoder-only": [4, 20, 12], "space": [4, 20, 12]}
     assert limits.tolist() == wanted.get(name, [23] * 3 if name == "transformer" else [31] * 3)
     memory = read(model, *lengths)

@@ -1,4 +1,4 @@
-"""Files that are either whole or not there."""
+"""Atomic file writes: a file is either complete or absent."""
 
 import json
 import os
@@ -9,17 +9,17 @@ from typing import Any
 
 from regard.errors import UserError
 
-TEMPORARY = ".regard-"  # how the name of a file begins that is not whole yet
+TEMPORARY = ".regard-"  # name prefix of files that are still being written
 
 
 def write(path: Path, content: bytes | str) -> None:
-    """Put `content` at `path` in one move: whoever looks sees the old file or the new one, whole."""
+    """Replace `path` atomically: readers see either the old file or the complete new one."""
     data = content.encode("utf-8") if isinstance(content, str) else content
     write_with(path, lambda temporary: temporary.write_bytes(data))
 
 
 def write_with(path: Path, writer: Callable[[Path], object]) -> None:
-    """The same, with a function that writes to a path it is given (of the same suffix)."""
+    """The same with a function that writes to the temporary path it is given (same suffix)."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         handle, name = tempfile.mkstemp(
@@ -33,7 +33,7 @@ def write_with(path: Path, writer: Callable[[Path], object]) -> None:
         writer(temporary)
         with temporary.open("rb") as file:
             os.fsync(file.fileno())
-        # mkstemp is private to the user; an ordinary file is as readable as the umask allows.
+        # mkstemp creates the file with mode 0600: give it the mode of an ordinary new file.
         umask = os.umask(0)
         os.umask(umask)
         temporary.chmod(0o666 & ~umask)
@@ -44,23 +44,23 @@ def write_with(path: Path, writer: Callable[[Path], object]) -> None:
         temporary.unlink(missing_ok=True)
 
 
-def record(path: Path) -> dict[str, Any]:
-    """The JSON object that was written to `path`."""
+def read_json(path: Path) -> dict[str, Any]:
+    """The JSON object in `path`."""
     try:
-        found = json.loads(path.read_text("utf-8"))
+        content = json.loads(path.read_text("utf-8"))
     except ValueError:
-        found = None
-    if not isinstance(found, dict):
+        content = None
+    if not isinstance(content, dict):
         raise UserError(f"{path} is damaged: delete it, and run the command that wrote it again")
-    return found
+    return content
 
 
-def listed(folder: Path) -> list[Path]:
-    """What `folder` holds, unfinished files left out."""
+def list_files(folder: Path) -> list[Path]:
+    """The entries of `folder`, without temporary files."""
     return [path for path in folder.iterdir() if not path.name.startswith(TEMPORARY)]
 
 
-def sweep(folder: Path) -> None:
-    """Remove what a program that was killed while it wrote has left in `folder`."""
+def remove_temporary(folder: Path) -> None:
+    """Delete the temporary files that a killed process left in `folder`."""
     for temporary in folder.rglob(f"{TEMPORARY}*"):
         temporary.unlink(missing_ok=True)

@@ -1,7 +1,7 @@
-"""Linear maps, laid out for the machine that computes them.
+"""Linear layers with exchangeable backends.
 
-A map is PyTorch's own product until it is given another: for a model that is only read, a weight can be
-kept a second time in the blocks that a CPU's fastest float32 kernel reads (oneDNN's), or in int8.
+The default backend is PyTorch's. A model used for inference only can keep a second copy of each weight in
+the blocked layout of a CPU's fastest float32 kernel (oneDNN), or in int8.
 """
 
 from functools import cache
@@ -11,10 +11,10 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn.functional import linear
 
-ENOUGH = 4096  # outputs of one product; below, a product is over before the layout pays
+MIN_OUTPUTS = 4096  # elements of the product; smaller products do not gain from the blocked layout
 
 
-class Product:
+class LinearBackend:
     """x W^T + b"""
 
     def __call__(
@@ -26,16 +26,16 @@ class Product:
         return linear(x, weight, bias)
 
 
-class Packed(Product):
-    """The same, still in float32, from a copy of the weight in oneDNN's blocks.
+class PackedBackend(LinearBackend):
+    """The same in float32, from a copy of the weight in oneDNN's blocked layout.
 
-    A weight that a gradient may reach is about to change: the copy is dropped there and then.
+    The copy is dropped as soon as the weight may change: it is modified, or a gradient may reach it.
     """
 
     def __init__(self, weight: Float[Tensor, "outputs inputs"]) -> None:
         self.packed: Tensor | None = None
-        known = not weight.is_inference()  # else nothing would tell that it has changed
-        if can_pack() and known and weight.device.type == "cpu" and weight.dtype is torch.float32:
+        tracked = not weight.is_inference()  # inference tensors have no version counter
+        if can_pack() and tracked and weight.device.type == "cpu" and weight.dtype is torch.float32:
             self.packed = torch.ops.mkldnn._reorder_linear_weight(weight.detach(), 128)
             self.version = weight._version
 
@@ -51,17 +51,17 @@ class Packed(Product):
         if trained or weight._version != self.version or x.dtype is not torch.float32:
             self.packed = None
             return linear(x, weight, bias)
-        if x.numel() // x.shape[-1] * weight.shape[0] < ENOUGH:
+        if x.numel() // x.shape[-1] * weight.shape[0] < MIN_OUTPUTS:
             return linear(x, weight, bias)
         return torch.ops.mkldnn._linear_pointwise(x, self.packed, bias, "none", [], "")
 
-    def __reduce__(self) -> tuple[type[Product], tuple[()]]:
-        return Product, ()  # a copy has weights of its own
+    def __reduce__(self) -> tuple[type[LinearBackend], tuple[()]]:
+        return LinearBackend, ()  # a copied model has other weights
 
 
 @cache
 def can_pack() -> bool:
-    """Does this PyTorch, on this CPU, have oneDNN's product?"""
+    """Does this PyTorch build on this CPU have oneDNN's packed linear kernel?"""
     try:
         eye = torch.ops.mkldnn._reorder_linear_weight(torch.eye(16), 16)
         x = torch.arange(32.0).view(2, 16)
@@ -71,11 +71,11 @@ def can_pack() -> bool:
 
 
 class Linear(nn.Linear):
-    """PyTorch's Linear, by way of a `Product`."""
+    """PyTorch's Linear through a `LinearBackend`."""
 
     def __init__(self, inputs: int, outputs: int, bias: bool = True) -> None:
         super().__init__(inputs, outputs, bias)
-        self.product = Product()
+        self.backend = LinearBackend()
 
     def forward(self, input: Float[Tensor, "*rows inputs"]) -> Float[Tensor, "*rows outputs"]:  # noqa: A002
-        return self.product(input, self.weight, self.bias)
+        return self.backend(input, self.weight, self.bias)

@@ -108,6 +108,9 @@ def test_causal_mask_is_true_for_the_past_and_the_present():
 
 
 def test_causal_mask_goes_by_position_not_by_place():
-    query_at, key_at = torch.tensor([[4], [0]]), torch.tensor([[5, 4, 3], [0, 1, 2]])
+    query_position_ids, key_position_ids = (
+        torch.tensor([[4], [0]]),
+        torch.tensor([[5, 4, 3], [0, 1, 2]]),
+    )
     wanted = [[[False, True, True]], [[True, False, False]]]
-    assert causal_mask(query_at, key_at).tolist() == wanted
+    assert causal_mask(query_position_ids, key_position_ids).tolist() == wanted

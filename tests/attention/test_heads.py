@@ -34,7 +34,7 @@ def multi_head(
     **widths,
 ) -> MultiHead:
     torch.manual_seed(1)
-    sizes = {"width": WIDTH, "heads": HEADS, "head_dim": HEAD_DIM} | widths
+    sizes = {"d_model": WIDTH, "heads": HEADS, "head_dim": HEAD_DIM} | widths
     place = None
     if position is not None:
         options = POSITION_OPTIONS[position]
@@ -58,14 +58,14 @@ def inputs(width: int = WIDTH) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor
     return x, memory, mask
 
 
-def run(layer: MultiHead, x, memory, mask, explain=False):
-    query_at, key_at = places(x.shape[1]), places(memory.shape[1])
-    keys, values = layer.keys_values(memory, key_at)
-    return layer(x, keys, values, mask, query_at, key_at, explain)
+def run(layer: MultiHead, x, memory, mask, need_weights=False):
+    query_position_ids, key_position_ids = places(x.shape[1]), places(memory.shape[1])
+    keys, values = layer.keys_values(memory, key_position_ids)
+    return layer(x, keys, values, mask, query_position_ids, key_position_ids, need_weights)
 
 
 def test_multi_head_is_torchs_with_the_same_weights():
-    layer = multi_head(width=15, heads=3, head_dim=5)
+    layer = multi_head(d_model=15, heads=3, head_dim=5)
     theirs = nn.MultiheadAttention(15, 3, bias=False, batch_first=True, dtype=torch.float64)
     with torch.no_grad():
         theirs.in_proj_weight.copy_(torch.cat([layer.query.weight, layer.key_value.weight]))
@@ -75,7 +75,7 @@ def test_multi_head_is_torchs_with_the_same_weights():
     wanted, wanted_weights = theirs(
         x, memory, memory, attn_mask=refused, average_attn_weights=False
     )
-    output, weights = run(layer, x, memory, mask, explain=True)
+    output, weights = run(layer, x, memory, mask, need_weights=True)
     torch.testing.assert_close(output, wanted)
     torch.testing.assert_close(weights, wanted_weights)
     torch.testing.assert_close(run(layer, x, memory, mask)[0], wanted)
@@ -88,12 +88,12 @@ CHOICES = {"plain": {}, "window": {"window": 3}, "shared": {"kv_heads": 1, "wind
 @pytest.mark.parametrize("position", POSITIONS)
 @pytest.mark.parametrize("normaliser", NORMALISERS)
 @pytest.mark.parametrize("score", SCORES)
-def test_fused_is_explained(score, normaliser, position, choices):
+def test_fused_equals_the_path_with_weights(score, normaliser, position, choices):
     layer = multi_head(score, normaliser, position, CHOICES[choices])
     x, memory, mask = inputs()
     output, nothing = run(layer, x, memory, mask)
-    explained, weights = run(layer, x, memory, mask, explain=True)
-    torch.testing.assert_close(output, explained)
+    output_with_weights, weights = run(layer, x, memory, mask, need_weights=True)
+    torch.testing.assert_close(output, output_with_weights)
     assert nothing is None
     assert weights.shape == (BATCH, HEADS, QUERY, KEY)
     assert (weights[(~mask)[:, None].expand_as(weights)] == 0).all()
@@ -101,16 +101,16 @@ def test_fused_is_explained(score, normaliser, position, choices):
 
 @pytest.mark.parametrize("choices", CHOICES)
 @pytest.mark.parametrize("position", ["none", "alibi", "relative"])
-@pytest.mark.parametrize("explain", [True, False])
+@pytest.mark.parametrize("need_weights", [True, False])
 @pytest.mark.parametrize("normaliser", NORMALISERS)
 @pytest.mark.parametrize("score", SCORES)
 def test_a_query_with_nothing_to_see_adds_nothing_and_breaks_nothing(
-    score, normaliser, explain, position, choices
+    score, normaliser, need_weights, position, choices
 ):
     layer = multi_head(score, normaliser, position, CHOICES[choices])
     x, memory, mask = inputs()
     mask[1, 2] = False
-    output, _ = run(layer, x.requires_grad_(), memory.requires_grad_(), mask, explain)
+    output, _ = run(layer, x.requires_grad_(), memory.requires_grad_(), mask, need_weights)
     assert (output[1, 2] == 0).all()
     assert output.isfinite().all()
     output.square().sum().backward()
@@ -121,7 +121,7 @@ def test_a_query_with_nothing_to_see_adds_nothing_and_breaks_nothing(
 
 def test_the_context_is_what_the_shown_weights_say():
     layer, (x, memory, mask) = multi_head("additive"), inputs()
-    output, weights = run(layer, x, memory, mask, explain=True)
+    output, weights = run(layer, x, memory, mask, need_weights=True)
     values = layer.key_value(memory)[..., HEADS * HEAD_DIM :].unflatten(-1, (HEADS, HEAD_DIM))
     context = torch.einsum("bhqk,bkhd->bqhd", weights, values).flatten(-2)
     torch.testing.assert_close(output, context @ layer.output.weight.T)
@@ -138,19 +138,29 @@ def test_self_attention_is_equivariant_without_positions_only(position):
 
 def test_rotary_turns_queries_and_keys_and_not_values():
     layer, (x, memory, _) = multi_head(position="rotary"), inputs()
-    query_at, key_at = places(QUERY, start=3), places(KEY, start=1)
-    _, weights = layer(x, *layer.keys_values(memory, key_at), None, query_at, key_at, explain=True)
+    query_position_ids, key_position_ids = places(QUERY, start=3), places(KEY, start=1)
+    _, weights = layer(
+        x,
+        *layer.keys_values(memory, key_position_ids),
+        None,
+        query_position_ids,
+        key_position_ids,
+        need_weights=True,
+    )
     shape = (HEADS, HEAD_DIM)
     query = layer.query(x).unflatten(-1, shape).transpose(1, 2)
     keys, values = layer.key_value(memory).unflatten(-1, (2, *shape)).unbind(2)
     keys, values = keys.transpose(1, 2), values.transpose(1, 2)
-    turned = layer.position.rotate(query, query_at), layer.position.rotate(keys, key_at)
+    turned = (
+        layer.position.rotate(query, query_position_ids),
+        layer.position.rotate(keys, key_position_ids),
+    )
     scores = turned[0] @ turned[1].transpose(-1, -2) / math.sqrt(HEAD_DIM)
     torch.testing.assert_close(weights, scores.softmax(-1))
-    assert torch.equal(layer.keys_values(memory, key_at)[1], values)
+    assert torch.equal(layer.keys_values(memory, key_position_ids)[1], values)
     later = (places(QUERY, start=44), places(KEY, start=42))
     keys_values = layer.keys_values(memory, later[1])
-    _, moved = layer(x, *keys_values, None, *later, explain=True)
+    _, moved = layer(x, *keys_values, None, *later, need_weights=True)
     torch.testing.assert_close(moved, weights)  # only the distance counts
 
 
@@ -174,7 +184,7 @@ def test_keys_made_one_by_one_are_the_keys_made_at_once(position, score):
 # --- shared keys and values, windows, dropout -------------------------------------------------------
 
 
-def naive(layer: MultiHead, x, memory, mask, query_at, key_at):
+def naive(layer: MultiHead, x, memory, mask, query_position_ids, key_position_ids):
     """Every head by itself, every pair by itself: (output, weights)."""
     groups, depth = layer.kv_heads, layer.query.out_features // layer.heads
     keys, values = layer.key_value(memory).chunk(2, dim=-1)
@@ -185,7 +195,7 @@ def naive(layer: MultiHead, x, memory, mask, query_at, key_at):
         group = slice(h * groups // layer.heads * depth, (h * groups // layer.heads + 1) * depth)
         powers = {}
         for j in range(memory.shape[1]):
-            far = abs(int(query_at[b, i]) - int(key_at[b, j]))
+            far = abs(int(query_position_ids[b, i]) - int(key_position_ids[b, j]))
             if mask[b, i, j] and (layer.window is None or far < layer.window):
                 powers[j] = math.exp(float(query @ keys[b, j, group]) / math.sqrt(depth))
         for j, power in powers.items():
@@ -204,7 +214,7 @@ def test_shared_heads_and_windows_are_the_naive_loop(kv_heads, window):
     wanted = naive(layer, x, memory, mask, *at)
     keys, values = layer.keys_values(memory, at[1])
     assert keys.shape == values.shape == (BATCH, kv_heads, KEY, HEAD_DIM)
-    output, weights = layer(x, keys, values, mask, *at, explain=True)
+    output, weights = layer(x, keys, values, mask, *at, need_weights=True)
     torch.testing.assert_close(weights, wanted[1])
     torch.testing.assert_close(output, wanted[0])
     torch.testing.assert_close(layer(x, keys, values, mask, *at)[0], wanted[0])
@@ -220,8 +230,8 @@ def test_heads_that_share_are_heads_with_equal_keys_and_values(position):
         for name in ("query", "output", "position"):
             getattr(whole, name).load_state_dict(getattr(grouped, name).state_dict())
     x, memory, mask = inputs()
-    for explain in (True, False):
-        found, wanted = (run(layer, x, memory, mask, explain) for layer in (grouped, whole))
+    for need_weights in (True, False):
+        found, wanted = (run(layer, x, memory, mask, need_weights) for layer in (grouped, whole))
         torch.testing.assert_close(found, wanted)
 
 
@@ -233,27 +243,30 @@ def test_heads_that_cannot_share_equally_are_refused():
 
 
 def test_a_window_goes_by_position_not_by_place():
-    query_at, key_at = torch.tensor([[4], [0]]), torch.tensor([[2, 3, 5, 6], [0, 1, 2, 9]])
+    query_position_ids, key_position_ids = (
+        torch.tensor([[4], [0]]),
+        torch.tensor([[2, 3, 5, 6], [0, 1, 2, 9]]),
+    )
     wanted = [[[False, True, True, False]], [[True, True, False, False]]]
-    assert window_mask(query_at, key_at, 2).tolist() == wanted
+    assert window_mask(query_position_ids, key_position_ids, 2).tolist() == wanted
 
 
-@pytest.mark.parametrize("explain", [True, False])
+@pytest.mark.parametrize("need_weights", [True, False])
 @pytest.mark.parametrize("position", ["none", "alibi"])
-def test_dropout_leaves_out_a_share_of_the_weights_in_training_only(explain, position):
+def test_dropout_leaves_out_a_share_of_the_weights_in_training_only(need_weights, position):
     layer = multi_head(position=position, choices={"dropout": 0.3, "kv_heads": 1})
     plain = multi_head(position=position, choices={"kv_heads": 1})
     x, memory, mask = inputs()
-    wanted, weights = run(plain, x, memory, mask, explain=True)
+    wanted, weights = run(plain, x, memory, mask, need_weights=True)
     assert torch.equal(run(layer.eval(), x, memory, mask, True)[1], weights)
-    torch.testing.assert_close(run(layer, x, memory, mask, explain)[0], wanted)
+    torch.testing.assert_close(run(layer, x, memory, mask, need_weights)[0], wanted)
     layer.train()
     torch.manual_seed(2)
     many = [each.repeat(3000, 1, 1) for each in (x, memory, mask)]
     at = (places(QUERY).repeat(3000, 1), places(KEY).repeat(3000, 1))
     with torch.no_grad():
         held = layer.keys_values(many[1], at[1])
-        draws = layer(many[0], *held, many[2], *at, explain)[0].unflatten(0, (3000, BATCH))
+        draws = layer(many[0], *held, many[2], *at, need_weights)[0].unflatten(0, (3000, BATCH))
     assert not torch.allclose(draws[0], draws[1])
     off = (draws.mean(0) - wanted).abs() / (draws.std(0) / math.sqrt(len(draws)))
     assert off.max() < 4.5  # standard errors, over 110 numbers
@@ -261,8 +274,8 @@ def test_dropout_leaves_out_a_share_of_the_weights_in_training_only(explain, pos
 
 def test_shown_weights_are_those_of_the_sum_when_some_are_dropped():
     layer, (x, memory, mask) = multi_head(choices={"dropout": 0.3}).train(), inputs()
-    output, weights = run(layer, x, memory, mask, explain=True)
-    whole = run(layer.eval(), x, memory, mask, explain=True)[1]
+    output, weights = run(layer, x, memory, mask, need_weights=True)
+    whole = run(layer.eval(), x, memory, mask, need_weights=True)[1]
     kept = weights != 0
     assert 0.5 < kept.sum() / (whole != 0).sum() < 0.9
     torch.testing.assert_close(weights[kept], whole[kept] / 0.7)
@@ -282,7 +295,7 @@ def test_multiply_accumulates_are_the_sheets(groups):
     cross = heads * (n * d**2 + 2 * m * d**2 + 2 * m * n * d) + heads * n * d**2
     for query, wanted in ((memory, own), (x, cross)):
         with FlopCounterMode(display=False) as counter:
-            run(layer, query, memory, None, explain=True)
+            run(layer, query, memory, None, need_weights=True)
         assert counter.get_total_flops() == 2 * BATCH * (wanted - saved)
 
 

@@ -47,8 +47,15 @@ def inputs(query: int = QUERY, key: int = KEY):
     return x, memory, mask, *at
 
 
-def run(layer: Latent, x, memory, mask, query_at, key_at, explain=False):
-    return layer(x, *layer.keys_values(memory, key_at), mask, query_at, key_at, explain)
+def run(layer: Latent, x, memory, mask, query_position_ids, key_position_ids, need_weights=False):
+    return layer(
+        x,
+        *layer.keys_values(memory, key_position_ids),
+        mask,
+        query_position_ids,
+        key_position_ids,
+        explain,
+    )
 
 
 def turn(x, at, base=100.0):
@@ -62,21 +69,21 @@ def turn(x, at, base=100.0):
     return found
 
 
-def naive(layer: Latent, x, memory, mask, query_at, key_at):
+def naive(layer: Latent, x, memory, mask, query_position_ids, key_position_ids):
     """The paper's equations, one head and one pair at a time: (output, weights)."""
-    rope, latent = layer.held
+    rope, latent = layer.cache_dims
     w_qr, w_q = layer.query.weight.unflatten(0, (HEADS, -1)).split([rope, HEAD_DIM], dim=1)
     w_kr, w_dkv = layer.down.weight.split([rope, latent])
     w_uk, w_uv = layer.up.weight.unflatten(0, (2, HEADS, HEAD_DIM))
     weights = torch.zeros(BATCH, HEADS, x.shape[1], memory.shape[1], dtype=x.dtype)
     context = torch.zeros(BATCH, x.shape[1], HEADS, HEAD_DIM, dtype=x.dtype)
     for b, h, i in product(range(BATCH), range(HEADS), range(x.shape[1])):
-        query = torch.cat([w_q[h] @ x[b, i], turn(w_qr[h] @ x[b, i], query_at[b, i])])
+        query = torch.cat([w_q[h] @ x[b, i], turn(w_qr[h] @ x[b, i], query_position_ids[b, i])])
         powers, values = {}, {}
         for j in range(memory.shape[1]):
             c = w_dkv @ memory[b, j]
             c = c / (c.square().mean() + 1e-6).sqrt() * layer.scale
-            key = torch.cat([w_uk[h] @ c, turn(w_kr @ memory[b, j], key_at[b, j])])
+            key = torch.cat([w_uk[h] @ c, turn(w_kr @ memory[b, j], key_position_ids[b, j])])
             values[j] = w_uv[h] @ c
             if mask[b, i, j]:
                 powers[j] = math.exp(float(query @ key) / math.sqrt(HEAD_DIM + rope))
@@ -90,9 +97,9 @@ def naive(layer: Latent, x, memory, mask, query_at, key_at):
 @pytest.mark.parametrize("rope", [ROPE, 0])
 @pytest.mark.parametrize("absorbs", [True, False])
 def test_it_is_the_naive_loop(rope, absorbs, monkeypatch):
-    monkeypatch.setattr(Latent, "_absorbs", lambda *_: absorbs)
+    monkeypatch.setattr(Latent, "_can_absorb", lambda *_: absorbs)
     layer, given = make(rope=rope), inputs()
-    output, weights = run(layer, *given, explain=True)
+    output, weights = run(layer, *given, need_weights=True)
     wanted = naive(layer, *given)
     torch.testing.assert_close(weights, wanted[1])
     torch.testing.assert_close(output, wanted[0])
@@ -101,23 +108,25 @@ def test_it_is_the_naive_loop(rope, absorbs, monkeypatch):
 
 @pytest.mark.parametrize("normaliser", NORMALISERS)
 @pytest.mark.parametrize("score", SCORES)
-def test_fused_is_explained(score, normaliser):
+def test_fused_equals_the_path_with_weights(score, normaliser):
     layer, given = make(score, normaliser, window=4), inputs()
     output, nothing = run(layer, *given)
-    explained, weights = run(layer, *given, explain=True)
-    torch.testing.assert_close(output, explained)
+    output_with_weights, weights = run(layer, *given, need_weights=True)
+    torch.testing.assert_close(output, output_with_weights)
     assert nothing is None
     assert weights.shape == (BATCH, HEADS, QUERY, KEY)
     assert (weights[(~given[2])[:, None].expand_as(weights)] == 0).all()
 
 
-@pytest.mark.parametrize("explain", [True, False])
+@pytest.mark.parametrize("need_weights", [True, False])
 @pytest.mark.parametrize("absorbs", [True, False])
-def test_a_query_with_nothing_to_see_adds_nothing_and_breaks_nothing(absorbs, explain, monkeypatch):
-    monkeypatch.setattr(Latent, "_absorbs", lambda *_: absorbs)
+def test_a_query_with_nothing_to_see_adds_nothing_and_breaks_nothing(
+    absorbs, need_weights, monkeypatch
+):
+    monkeypatch.setattr(Latent, "_can_absorb", lambda *_: absorbs)
     layer, (x, memory, mask, *at) = make(), inputs()
     mask[1, 2] = False
-    output, _ = run(layer, x.requires_grad_(), memory.requires_grad_(), mask, *at, explain)
+    output, _ = run(layer, x.requires_grad_(), memory.requires_grad_(), mask, *at, need_weights)
     assert (output[1, 2] == 0).all()
     output.square().sum().backward()
     grads = [x.grad, memory.grad, *(p.grad for p in layer.parameters())]
@@ -127,14 +136,14 @@ def test_a_query_with_nothing_to_see_adds_nothing_and_breaks_nothing(absorbs, ex
 
 @pytest.mark.parametrize("latent", [3, LATENT, 41])
 def test_the_form_with_fewer_products_is_the_one_taken(latent, monkeypatch):
-    layer, chosen = make(latent=latent, rope=0), Latent._absorbs
+    layer, chosen = make(latent=latent, rope=0), Latent._can_absorb
     for query, key in product([1, 2, 7, 29], [1, 2, 7, 29]):
         given, counts = inputs(query, key), {}
         held = layer.keys_values(given[1], given[4])
         for form in (True, False):
-            monkeypatch.setattr(Latent, "_absorbs", lambda *_, form=form: form)
+            monkeypatch.setattr(Latent, "_can_absorb", lambda *_, form=form: form)
             with FlopCounterMode(display=False) as counter:
-                layer(given[0], *held, None, *given[3:], explain=True)
+                layer(given[0], *held, None, *given[3:], need_weights=True)
             counts[form] = counter.get_total_flops()
         assert counts[chosen(layer, query, key)] == min(counts.values())
 
@@ -151,7 +160,7 @@ STILL = {
 def test_a_position_that_turns_nothing_goes_along_without_a_part_of_its_own(kind):
     layer, given = make(rope=0), inputs()
     place = layer.position = POSITIONS[kind](WIDTH, HEADS, HEAD_DIM, **STILL[kind]).double()
-    output, weights = run(layer, *given, explain=True)
+    output, weights = run(layer, *given, need_weights=True)
     torch.testing.assert_close(run(layer, *given)[0], output)
     scores = naive(layer, *given)[1].log()
     bias = place.bias(torch.zeros(BATCH, HEADS, QUERY, HEAD_DIM), *given[3:])
@@ -160,11 +169,17 @@ def test_a_position_that_turns_nothing_goes_along_without_a_part_of_its_own(kind
 
 
 def test_only_distance_counts():
-    layer, (x, memory, mask, query_at, key_at) = make(), inputs()
-    weights = run(layer, x, memory, mask, query_at, key_at, explain=True)[1]
-    later = run(layer, x, memory, mask, query_at + 40, key_at + 40, explain=True)[1]
+    layer, (x, memory, mask, query_position_ids, key_position_ids) = make(), inputs()
+    weights = run(layer, x, memory, mask, query_position_ids, key_position_ids, need_weights=True)[
+        1
+    ]
+    later = run(
+        layer, x, memory, mask, query_position_ids + 40, key_position_ids + 40, need_weights=True
+    )[1]
     torch.testing.assert_close(later, weights)
-    assert not torch.allclose(run(layer, x, memory, mask, query_at + 1, key_at, True)[1], weights)
+    assert not torch.allclose(
+        run(layer, x, memory, mask, query_position_ids + 1, key_position_ids, True)[1], weights
+    )
 
 
 def test_what_a_cache_holds_does_not_grow_with_the_heads():

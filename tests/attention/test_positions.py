@@ -246,10 +246,10 @@ def test_learned_looks_at_the_numbers_on_a_device_only_if_they_might_not_fit():
 def test_relative_is_its_equation(form, furthest):
     position = make("relative", form=form, max_distance=furthest)
     _, heads, at = tensors()
-    key_at = torch.tensor([[0, 1, 2, 3, 4, 9, 77], [3, 20, 999, 0, 5, 6, 1]])
-    found = position.bias(heads, at, key_at)
+    key_position_ids = torch.tensor([[0, 1, 2, 3, 4, 9, 77], [3, 20, 999, 0, 5, 6, 1]])
+    found = position.bias(heads, at, key_position_ids)
     for b, h, i, j in product(range(BATCH), range(HEADS), range(LENGTH), range(7)):
-        r = max(-furthest, min(furthest, int(key_at[b, j]) - int(at[b, i])))
+        r = max(-furthest, min(furthest, int(key_position_ids[b, j]) - int(at[b, i])))
         row = position.table[r + furthest]
         wanted = row[h] if form == "bias" else heads[b, h, i] @ row / math.sqrt(HEAD_DIM)
         assert float(found[b, h, i, j]) == pytest.approx(float(wanted))

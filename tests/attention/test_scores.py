@@ -38,13 +38,15 @@ def dot(a: torch.Tensor, b: torch.Tensor) -> float:
 FORMULAS = {
     "dummy": lambda score, q, k, i: -math.inf,
     "mean": lambda score, q, k, i: 0.0,
-    "location": lambda score, q, k, i: dot(score.places.weight[i], q) + float(score.places.bias[i]),
+    "location": lambda score, q, k, i: (
+        dot(score.index_scores.weight[i], q) + float(score.index_scores.bias[i])
+    ),
     "additive": lambda score, q, k, i: sum(
         float(v) * math.tanh(float(a) + float(b)) for v, a, b in zip(score.v, q, k, strict=True)
     ),
     "dot": lambda score, q, k, i: dot(q, k),
     "scaled-dot": lambda score, q, k, i: dot(q, k) / math.sqrt(DEPTH),
-    "bilinear": lambda score, q, k, i: dot(q, [dot(row, k) for row in score.inner.weight]),
+    "bilinear": lambda score, q, k, i: dot(q, [dot(row, k) for row in score.weight.weight]),
 }
 
 

@@ -72,7 +72,7 @@ def checksum(outputs, references=()) -> float:
 def amplify(translator: Translator) -> Translator:
     """Scale attention outputs up until they change the output of random weights."""
     with torch.no_grad():
-        for layers in translator.model.attentions().values():
+        for layers in translator.model.attention_layers().values():
             for layer in layers:
                 layer.output.weight *= 20
     return translator
@@ -88,7 +88,7 @@ def test_head_ablation_equals_zeroing_its_output_columns(make, pairs, monkeypatc
     assert any(row["bleu_lower_change"] for row in report["rows"])
     for row in report["rows"]:
         model = copy.deepcopy(translator.model)
-        layer = model.attentions()[row["mechanism"]][row["layer"] - 1]
+        layer = model.attention_layers()[row["mechanism"]][row["layer"] - 1]
         with torch.no_grad():  # two heads of dimension 3
             layer.output.weight[:, 3 * (row["head"] - 1) : 3 * row["head"]] = 0
         other = evaluate(Translator(translator.config, translator.tokenizers, model), pairs)
@@ -123,7 +123,7 @@ def test_uniform_weights_by_layer_and_in_all_layers(make, pairs, monkeypatch) ->
     ]
     encoded = EncodedPairs.from_pairs(pairs, translator.tokenizers)
     for row in report["rows"][: len(uniform_rows)]:
-        layers = translator.model.attentions()[row["mechanism"]]
+        layers = translator.model.attention_layers()[row["mechanism"]]
         selected = layers if row["layer"] is None else [layers[row["layer"] - 1]]
         with uniform(selected):
             loss = aggregate(likelihoods(translator.model, encoded)).loss
@@ -138,7 +138,7 @@ def test_a_single_layer_has_no_row_for_all_layers(attentive: Translator, pairs) 
         (row["layer"], row["intervention"]) for row in report["rows"] if row["mechanism"] == "cross"
     ]
     masked_rows = [(None, f"{name} masked") for name in (MOST_ATTENDED, RANDOM_OTHER, EOS_TOKEN)]
-    layers = attentive.model.attentions().get("cross", [])
+    layers = attentive.model.attention_layers().get("cross", [])
     all_layers = [(None, "uniform")] if len(layers) > 1 else []
     by_layer = [(number, "uniform") for number in range(1, len(layers) + 1)]
     assert cross == [*by_layer, *all_layers, *masked_rows]
@@ -149,9 +149,9 @@ def masked_nats(translator: Translator, pair, choose) -> float:
     batch = EncodedPairs.from_pairs([pair], translator.tokenizers).batch([0])
     inputs = batch.source, batch.source_mask, batch.target
     with torch.no_grad():
-        weights = translator.model.explain(*inputs)["cross"][0].mean((0, 1)).tolist()
+        weights = translator.model.attention_weights(*inputs)["cross"][0].mean((0, 1)).tolist()
         tokens = [choose(row[:-1], len(row) - 1) for row in weights]
-        layers = translator.model.attentions()
+        layers = translator.model.attention_layers()
         memory = translator.model.encode(*inputs[:2])
         with masked(layers.get("cross") or layers["decoder"], torch.tensor([tokens])):
             features = translator.model.features(memory, batch.target)

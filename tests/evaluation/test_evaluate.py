@@ -176,13 +176,13 @@ def test_cache_bytes_per_token(make, name: str) -> None:
     translator = make({"kind": "transformer"} | table)
     assert cache_bytes_per_token(translator) == expected
     state = initial_state(translator)
-    before = state.remembered()
+    before = state.cache_bytes()
     for _ in range(40):  # beyond the capacity that a cache allocates in advance
         _, state = translator.model.step(torch.tensor([BOS]), state)
-    assert state.remembered() - before == 40 * expected
+    assert state.cache_bytes() - before == 40 * expected
 
 
 def initial_state(translator: Translator):
     source = torch.tensor([[3, 4, 5, EOS]])
     memory = translator.model.encode(source, torch.ones_like(source, dtype=torch.bool))
-    return translator.model.begin(memory)
+    return translator.model.init_state(memory)

@@ -18,7 +18,7 @@ def naive(translator: Translator, source: str, target: str) -> tuple[float, int,
     model, nats, correct, previous = translator.model, 0.0, 0, BOS
     with torch.no_grad():
         memory = model.encode(torch.tensor([ids]), torch.ones(1, len(ids), dtype=torch.bool))
-        state = model.begin(memory)
+        state = model.init_state(memory)
         for label in labels:
             logits, state = model.step(torch.tensor([previous]), state)
             nats -= float(logits[0].log_softmax(-1)[label])

@@ -10,10 +10,10 @@ from regard.attention import HEADS, NORMALISERS, POSITIONS, SCORES, Position
 from regard.attention.positions import SCALINGS
 from regard.labs import LABS, causality
 from regard.labs.config_variants import list_variants, table_variants
-from regard.models.build import CELLS, DECODERS, FEEDS, NORMS
+from regard.models.build import CELLS, DECODERS, FEED_FORWARDS, NORMS
 from regard.models.cells import Cell
 from regard.models.mixers import Causal
-from regard.models.stack import Stacked
+from regard.models.transformer_base import TransformerBase
 
 
 @pytest.fixture(scope="module")
@@ -42,7 +42,7 @@ def test_every_transformer_option_is_tested(tested, kind):
     assert field_values(tested, kind, "attention", "kv_heads") == {None, 1, 2}
     assert field_values(tested, kind, "attention", "window") == {None, 1, 2}
     assert field_values(tested, kind, "mixer", "kind") == {"attention", "state-space"}
-    assert field_values(tested, kind, "activation") == set(FEEDS)
+    assert field_values(tested, kind, "activation") == set(FEED_FORWARDS)
     assert field_values(tested, kind, "norm") == set(NORMS)
     assert field_values(tested, kind, "norm_position") == {"pre", "post"}
     pairs = {(table.attention.kind, table.position.kind) for table in tested if table.kind == kind}
@@ -116,7 +116,8 @@ def test_mask_that_shows_the_next_token_is_detected(lab, monkeypatch, restrict):
     restrict()
     assert lab.run(length=5).passed
     monkeypatch.setattr(
-        "regard.models.stack.causal_mask", lambda q, k: k[..., None, :] <= q[..., :, None] + 1
+        "regard.models.transformer_base.causal_mask",
+        lambda q, k: k[..., None, :] <= q[..., :, None] + 1,
     )
     result = lab.run(length=5)
     names = " ".join(check.message for check in leaks(result))
@@ -141,8 +142,8 @@ def test_state_that_reads_ahead_is_detected(lab, monkeypatch, restrict, part, wo
 
 def test_model_that_ignores_its_input_is_detected(lab, monkeypatch, restrict):
     restrict()
-    embed = Stacked._embed
-    monkeypatch.setattr(Stacked, "_embed", lambda *arguments: 0 * embed(*arguments) + 1)
+    embed = TransformerBase._embed
+    monkeypatch.setattr(TransformerBase, "_embed", lambda *arguments: 0 * embed(*arguments) + 1)
     result = lab.run(length=5)
     assert not leaks(result)
     messages = [check.message for check in result.checks if not check.passed]

@@ -5,7 +5,7 @@ import pytest
 from regard import UserError
 from regard.attention import MultiHead
 from regard.attention.scores import ScaledDot
-from regard.models.past import Past
+from regard.models.kv_cache import KVCache
 
 M, N, D, H, G = 13, 5, 7, 6, 3
 SIZES = {"tokens": M, "queries": N, "d_model": D, "heads": H, "groups": G}
@@ -79,14 +79,14 @@ def test_scores_computed_twice_are_detected(lab, monkeypatch):
 
 
 def test_cache_that_holds_copies_is_detected(lab, monkeypatch):
-    add = Past.add
+    add = KVCache.add
 
     def twice(self, keys, values):
         result = add(self, keys, values)
         self.keys = keys.repeat(1, 2, 1, 1)
         return result
 
-    monkeypatch.setattr(Past, "add", twice)
+    monkeypatch.setattr(KVCache, "add", twice)
     assert "KV cache elements, multi-query" in failed(lab.run(**SIZES))
 
 

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from regard.attention import POSITIONS, SCORES, causal_mask
-from regard.attention.heads import ManyHeads
+from regard.attention.heads import MultiHeadBase
 from regard.labs import nope
 from regard.labs.nope import keys_values
 
@@ -46,7 +46,7 @@ def test_position_is_detected(lab, monkeypatch):
 
 def test_unrequested_mask_is_detected(lab, monkeypatch):
     monkeypatch.setattr(
-        ManyHeads, "_mask", lambda self, mask, query, key: causal_mask(query, key)[:, None]
+        MultiHeadBase, "_mask", lambda self, mask, query, key: causal_mask(query, key)[:, None]
     )
     assert failed(lab.run()) == [3, 4]
 

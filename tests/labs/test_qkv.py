@@ -6,7 +6,7 @@ import torch
 from regard import UserError
 from regard.attention import NORMALISERS, SCORES
 from regard.labs.qkv import attention
-from regard.linear import Product
+from regard.linear import LinearBackend
 
 
 def failed(result):
@@ -46,7 +46,9 @@ def test_scaled_score_is_detected(lab, monkeypatch):
 
 
 def test_weights_that_act_on_rows_are_detected(lab, monkeypatch):
-    monkeypatch.setattr(Product, "__call__", lambda self, x, weight, bias=None: x @ by_rows(weight))
+    monkeypatch.setattr(
+        LinearBackend, "__call__", lambda self, x, weight, bias=None: x @ by_rows(weight)
+    )
     assert failed(lab.run()) == [0, 1, 2]
 
 

@@ -84,7 +84,7 @@ def test_every_scaling_is_tested(lab, monkeypatch):
 def test_failing_scaling_is_named(lab, monkeypatch):
     class QuadraticIfScaled(Rotary):
         def rotate(self, heads, position_ids):
-            return super().rotate(heads, position_ids**2 if self.stretch > 1 else position_ids)
+            return super().rotate(heads, position_ids**2 if self.scale > 1 else position_ids)
 
     monkeypatch.setitem(POSITIONS, "rotary", QuadraticIfScaled)
     messages = [check.message for check in lab.run().checks if not check.passed]

@@ -13,7 +13,7 @@ from torch import Tensor
 from regard.attention import NORMALISERS, POSITIONS, SCORES, Position
 from regard.config import Config
 from regard.models import Model, adopt, build
-from regard.models.build import CELLS, DECODERS, FEEDS
+from regard.models.build import CELLS, DECODERS, FEED_FORWARDS
 
 SOURCE_VOCAB, TARGET_VOCAB = 23, 19
 SHAPES = ("gpt2", "llama", "marian", "t5")
@@ -59,7 +59,7 @@ FORMS: dict[str, dict[str, Any]] = {
     "after": {"norm_position": "post"},
     "after-rms": {"norm_position": "post", "norm": "rms"},
     "rms": {"norm": "rms"},
-    **{kind: {"activation": kind} for kind in FEEDS},
+    **{kind: {"activation": kind} for kind in FEED_FORWARDS},
     "untied": {"tie_embeddings": False},
     "llama": {"norm": "rms", "activation": "swiglu", "position": "rotary"},
     "space": {"mixer": {"kind": "state-space", "state_dim": 5, "conv_kernel": 3}},

@@ -34,7 +34,7 @@ def read(model, example):
 
 
 def every(model):
-    return [layer for layers in model.attentions().values() for layer in layers]
+    return [layer for layers in model.attention_layers().values() for layer in layers]
 
 
 @pytest.mark.parametrize("mechanism", ["encoder", "decoder", "cross"])
@@ -46,8 +46,8 @@ def test_a_silenced_head_is_a_head_without_its_columns(name, mechanism, make, ex
             other = copy.deepcopy(model)
             with torch.no_grad():  # heads stand side by side, 4 wide, before the output map
                 columns = slice(4 * head, 4 * (head + 1))
-                other.attentions()[mechanism][layer].output.weight[:, columns] = 0
-            with silenced(model.attentions()[mechanism][layer], head):
+                other.attention_layers()[mechanism][layer].output.weight[:, columns] = 0
+            with silenced(model.attention_layers()[mechanism][layer], head):
                 found = read(model, example)
             torch.testing.assert_close(found, read(other, example))
             assert not torch.allclose(found, read(model, example))
@@ -58,7 +58,7 @@ def test_a_silenced_single_head_gives_no_context(name, make, example):
     """What the score `dummy` gives: zeros where the context would be."""
     model = make(name)
     with silenced(model.decoder.attention, 0):
-        weights = model.explain(example.source, example.mask, example.target)["cross"]
+        weights = model.attention_weights(example.source, example.mask, example.target)["cross"]
         found = read(model, example)
     assert (weights == 0).all()
     # The context, wherever it goes, is now nothing: change the words' values, and nothing changes.
@@ -70,7 +70,7 @@ def test_a_silenced_single_head_gives_no_context(name, make, example):
 
 def test_heads_in_groups_count_in_their_order(make):
     """A layer may lay its heads out in several axes: [batch group head query key]."""
-    layer = make("transformer-scaled-dot").attentions()["cross"][0]
+    layer = make("transformer-scaled-dot").attention_layers()["cross"][0]
     with silenced(layer, 4):
         weights = layer.normalise(torch.randn(7, 2, 3, 5, 11))
     silent = (weights == 0).all(-1).all(-1).all(0)
@@ -84,9 +84,9 @@ def test_uniform_weights_are_those_of_the_score_mean(kind, example):
         if isinstance(layer, MultiHead):
             layer.position = Position(13, 3, 4)
     with uniform(every(kind)):
-        weights = kind.explain(example.source, example.mask, example.target)
+        weights = kind.attention_weights(example.source, example.mask, example.target)
         found = read(kind, example)
-    wanted = other.explain(example.source, example.mask, example.target)
+    wanted = other.attention_weights(example.source, example.mask, example.target)
     for mechanism, seen in weights.items():
         torch.testing.assert_close(seen, wanted[mechanism])
     torch.testing.assert_close(found, read(other, example))
@@ -94,7 +94,7 @@ def test_uniform_weights_are_those_of_the_score_mean(kind, example):
 
 def test_uniform_is_over_what_may_be_seen(kind, example):
     with uniform(every(kind)):
-        weights = kind.explain(example.source, example.mask, example.target)
+        weights = kind.attention_weights(example.source, example.mask, example.target)
     for row, length in enumerate(example.lengths):
         level = torch.full((length,), 1 / length, dtype=torch.float64)
         torch.testing.assert_close(weights["cross"][row, 0, 0, 3, :length], level)
@@ -108,7 +108,7 @@ def test_a_masked_word_is_a_key_that_is_not_there(kind, example):
     """The same word hidden from every target token equals a memory without it."""
     model, word = kind, 2
     words = torch.full_like(example.target, word)
-    with masked(model.attentions()["cross"], words):
+    with masked(model.attention_layers()["cross"], words):
         found = read(model, example)
     for row, length in enumerate(example.lengths):
         source, mask, target = example.alone(row)
@@ -123,9 +123,9 @@ def test_a_masked_word_is_a_key_that_is_not_there(kind, example):
 def test_each_target_token_has_a_word_of_its_own(kind, example):
     random = torch.Generator().manual_seed(4)
     words = torch.randint(NOTHING, 5, example.target.shape, generator=random)
-    with masked(kind.attentions()["cross"], words):
-        seen = kind.explain(example.source, example.mask, example.target)["cross"]
-        again = kind.explain(example.source, example.mask, example.target)["cross"]
+    with masked(kind.attention_layers()["cross"], words):
+        seen = kind.attention_weights(example.source, example.mask, example.target)["cross"]
+        again = kind.attention_weights(example.source, example.mask, example.target)["cross"]
     assert torch.equal(seen, again)  # a reading that is over leaves the next one to start anew
     hidden = (words[..., None] == torch.arange(11))[:, None, None]
     assert (seen.masked_fill(~hidden, 0.0) == 0).all()
@@ -136,7 +136,7 @@ def test_each_target_token_has_a_word_of_its_own(kind, example):
 
 def test_masking_nothing_changes_nothing(kind, example):
     words = torch.full_like(example.target, NOTHING)
-    with masked(kind.attentions()["cross"], words):
+    with masked(kind.attention_layers()["cross"], words):
         found = read(kind, example)
     torch.testing.assert_close(found, read(kind, example))
 
@@ -150,7 +150,7 @@ def test_a_model_comes_back_bit_for_bit(kind, example):
         assert not torch.equal(read(kind, example), before)
     with (
         pytest.raises(KeyboardInterrupt),
-        masked(kind.attentions()["cross"], words),
+        masked(kind.attention_layers()["cross"], words),
         uniform(every(kind)),
     ):
         raise KeyboardInterrupt
@@ -166,7 +166,7 @@ def test_stepping_equals_reading_at_once(kind, example, change):
     ablation = silenced(layers[-1], 0) if change == "silenced" else uniform(layers)
     with ablation, torch.no_grad():
         whole = kind(example.source, example.mask, example.target)
-        state = kind.begin(kind.encode(example.source, example.mask))
+        state = kind.init_state(kind.encode(example.source, example.mask))
         for place in range(example.target.shape[1]):
             logits, state = kind.step(example.target[:, place], state)
             torch.testing.assert_close(logits, whole[:, place])

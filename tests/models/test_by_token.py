@@ -19,7 +19,7 @@ def grows(table: dict[str, Any], sizes: Any, grown: Any, joint: bool) -> tuple[M
 
 
 def names(model: Model, side: str) -> set[str]:
-    rows = {id(p) for p in model.by_token()[side]}
+    rows = {id(p) for p in model.vocab_parameters()[side]}
     return {name for name, p in model.named_parameters() if id(p) in rows}
 
 
@@ -31,7 +31,7 @@ def test_rows_grow_with_their_vocabulary(tables):
         assert found == names(model, "source") | names(model, "target"), name
         assert not names(model, "source") & names(model, "target")
         for side, size in zip(("source", "target"), SIZES, strict=True):
-            assert {len(p) for p in model.by_token()[side]} == {size}
+            assert {len(p) for p in model.vocab_parameters()[side]} == {size}
 
 
 @pytest.mark.parametrize("name", ["gru-2-both", "transformer-untied", "decoder-only-llama"])

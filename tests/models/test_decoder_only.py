@@ -5,8 +5,8 @@ import torch
 
 from regard.attention import POSITIONS
 from regard.models import weights
-from regard.models.mixers import Reading
-from regard.models.past import Past
+from regard.models.kv_cache import KVCache
+from regard.models.mixers import AttentionInputs
 from regard.search import beam, greedy
 
 KINDS = [*(f"at-{kind}" for kind in POSITIONS), "location", "after", "llama", "space", "untied"]
@@ -19,9 +19,9 @@ def whole(model, source, target):
     at = torch.arange(both.shape[1])[None]
     x = model.source_embedding(source), model.target_embedding(target)
     x = model.position.embed(torch.cat(x, dim=1) * model.scale, at)
-    reading = Reading(at, at, at[:, None] <= at[..., None])
+    reading = AttentionInputs(at, at, at[:, None] <= at[..., None])
     for block in model.decoder:
-        x, _ = block(x, reading, block.own.begin(1), explain=False)
+        x, _ = block(x, reading, block.mixer.init_cache(1), need_weights=False)
     return model.project(model.norm(x)[:, source.shape[1] :])
 
 
@@ -53,7 +53,7 @@ def test_gradients_through_the_past_are_those_of_one_sequence(kind, make, exampl
 @pytest.mark.parametrize("grad", [False, True])
 def test_a_past_that_a_gradient_goes_through_is_never_written_over(grad):
     old, new = torch.randn(2, 3, 5, 7, requires_grad=grad), torch.randn(2, 3, 1, 7)
-    past = Past()
+    past = KVCache()
     past.add(old, old)
     room = past.add(new, new)[0]
     again = past.add(new, new)[0]
@@ -74,7 +74,7 @@ def test_the_vocabularies_may_be_joint_or_apart(make):
 def test_a_joint_vocabulary_pads_and_steps_alike(make, example):
     model = make("decoder-only-llama", joint=True)
     source = example.source.clamp(max=18)
-    state = model.begin(model.encode(source, example.mask))
+    state = model.init_state(model.encode(source, example.mask))
     wanted = model(source, example.mask, example.target)
     for t in range(5):
         logits, state = model.step(example.target[:, t], state)
@@ -99,7 +99,7 @@ def test_a_search_finds_the_same_in_a_padded_batch_and_alone(kind, make, example
 def test_the_source_is_held_once_however_many_beginnings(make, example):
     model = make("decoder-only-llama")
     with torch.no_grad():
-        state = model.begin(model.encode(example.source, example.mask)).spread(7)
+        state = model.init_state(model.encode(example.source, example.mask)).expand(7)
         _, state = model.step(torch.ones(35, dtype=torch.int64), state)
-    assert [past.length for past in state.pasts] == [11 + 7] * 2
-    assert state.pasts[0].keys.shape[0] == 5
+    assert [past.length for past in state.caches] == [11 + 7] * 2
+    assert state.caches[0].keys.shape[0] == 5

@@ -43,14 +43,14 @@ def shapes(table) -> dict[str, tuple[int, ...]]:
 
 def test_explain_shows_every_mechanism_the_model_has(named, tables, example):
     name, model = named
-    weights = model.explain(example.source, example.mask, example.target)
+    weights = model.attention_weights(example.source, example.mask, example.target)
     found = {mechanism: tuple(w.shape) for mechanism, w in weights.items()}
     assert found == shapes(tables[name])
 
 
 def test_weights_sum_to_one_or_zero_and_padding_and_future_get_exactly_zero(named, example):
     name, model = named
-    weights = model.explain(example.source, example.mask, example.target)
+    weights = model.attention_weights(example.source, example.mask, example.target)
     future = {size: torch.ones(size, size).triu(1).bool() for size in (SOURCE, TARGET)}
     for mechanism, found in weights.items():
         assert found.isfinite().all()
@@ -68,9 +68,9 @@ def test_weights_sum_to_one_or_zero_and_padding_and_future_get_exactly_zero(name
 
 
 def test_a_row_alone_shows_the_same_weights(model, example):
-    together = model.explain(example.source, example.mask, example.target)
+    together = model.attention_weights(example.source, example.mask, example.target)
     for row, length in enumerate(example.lengths):
-        alone = model.explain(*example.alone(row))
+        alone = model.attention_weights(*example.alone(row))
         assert alone.keys() == together.keys()
         for mechanism, found in alone.items():
             query = length if mechanism == "encoder" else TARGET
@@ -82,7 +82,9 @@ def test_a_row_alone_shows_the_same_weights(model, example):
 
 @pytest.mark.parametrize("kind", ["transformer", "decoder-only"])
 def test_weights_differ_between_layers_and_heads(kind, make, example):
-    weights = make(f"{kind}-scaled-dot").explain(example.source, example.mask, example.target)
+    weights = make(f"{kind}-scaled-dot").attention_weights(
+        example.source, example.mask, example.target
+    )
     for found in weights.values():
         flat = found[0].flatten(0, 1)  # [layers * heads query key]
         for i, one in enumerate(flat):
@@ -96,12 +98,12 @@ def untouched(name: str, parameter: str) -> bool:
     if name == "decoder-only-mean":
         return ".query." in parameter
     if name == "transformer-dummy":  # no attention at all: the source is never seen
-        attends = (".own", ".cross")
+        attends = (".mixer.", ".cross_attention")
         return any(part in parameter for part in attends) or parameter.startswith(
             ("encoder", "source_embedding")
         )
     if name == "decoder-only-dummy":
-        return ".own" in parameter or parameter.startswith("source_embedding")
+        return ".mixer." in parameter or parameter.startswith("source_embedding")
     return False
 
 
@@ -143,8 +145,8 @@ def test_no_gradient_reaches_the_padding(name, make, example):
 
 def test_attentions_are_the_layers_that_explain_shows(named, example):
     name, model = named
-    weights = model.explain(example.source, example.mask, example.target)
-    layers = model.attentions()
+    weights = model.attention_weights(example.source, example.mask, example.target)
+    layers = model.attention_layers()
     shown = {mechanism: found.shape[1] for mechanism, found in weights.items()}
     if name.startswith(ONE_SEQUENCE):  # one mechanism, shown in parts
         shown = {mechanism: count for mechanism, count in shown.items() if mechanism == "decoder"}
@@ -153,7 +155,7 @@ def test_attentions_are_the_layers_that_explain_shows(named, example):
     for mechanism, found in layers.items():
         for number, layer in enumerate(found):
             with normalised(layer, lambda _: torch.zeros_like):
-                without = model.explain(example.source, example.mask, example.target)
+                without = model.attention_weights(example.source, example.mask, example.target)
             assert (without[mechanism][:, number] == 0).all()
             for other in set(range(len(found))) - {number}:
                 still = (without[mechanism][:, other] != 0).any()

@@ -63,8 +63,8 @@ def test_a_product_is_nearly_float32_and_no_row_knows_of_another():
 @pytest.mark.parametrize("name", TABLES)
 def test_a_model_in_int8_is_nearly_the_model(name):
     plain, quick = make(name), int8(make(name))
-    assert isinstance(quick.product, Int8)
-    kinds = [type(part.product) for part in quick.modules() if isinstance(part, Linear)]
+    assert isinstance(quick.backend, Int8)
+    kinds = [type(part.backend) for part in quick.modules() if isinstance(part, Linear)]
     assert name == "recurrent" or Int8 in kinds
     source, target = torch.randint(3, 300, (5, 11)), torch.randint(3, 300, (5, 7))
     mask = torch.ones_like(source, dtype=torch.bool)

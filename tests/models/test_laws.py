@@ -85,13 +85,13 @@ def test_the_source_matters(named, model, example):
 
 def test_stepping_is_reading_at_once(model, example):
     memory = model.encode(example.source, example.mask)
-    logits, _ = stepped(model, model.begin(memory), example.target)
+    logits, _ = stepped(model, model.init_state(memory), example.target)
     close(logits, model(example.source, example.mask, example.target))
 
 
 @pytest.mark.parametrize("t", [0, 1, 2, 9])
 def test_select_follows_rows(model, example, t):
-    state = model.begin(model.encode(example.source, example.mask))
+    state = model.init_state(model.encode(example.source, example.mask))
     _, state = stepped(model, state, example.target[:, :t])
     rows = torch.tensor([3, 0, 0, 4, 2, 3, 1])  # permuted, some twice
     state = state.select(rows)
@@ -111,8 +111,8 @@ def test_several_beginnings_of_a_sentence_go_their_own_ways(model, example, t):
     beam, random = 3, torch.Generator().manual_seed(3)
     batch = len(example.lengths)
     memory = model.encode(example.source, example.mask)
-    _, state = stepped(model, model.begin(memory), example.target[:, :t])
-    state = state.spread(beam)
+    _, state = stepped(model, model.init_state(memory), example.target[:, :t])
+    state = state.expand(beam)
     said = example.target[:, None, :t].expand(-1, beam, -1)
     sentences = torch.arange(batch)
     for place in range(5):
@@ -136,17 +136,17 @@ def test_several_beginnings_of_a_sentence_go_their_own_ways(model, example, t):
 
 def test_spread_by_one_and_reorder_in_place_change_nothing(model, example):
     memory = model.encode(example.source, example.mask)
-    wanted, _ = stepped(model, model.begin(memory), example.target[:, :5])
-    _, state = stepped(model, model.begin(memory), example.target[:, :2])
+    wanted, _ = stepped(model, model.init_state(memory), example.target[:, :5])
+    _, state = stepped(model, model.init_state(memory), example.target[:, :2])
     same = torch.zeros(len(example.lengths), 1, dtype=torch.int64)
-    state = state.reorder(same).spread(1).reorder(same)
+    state = state.reorder(same).expand(1).reorder(same)
     close(stepped(model, state, example.target[:, 2:5])[0], wanted[:, 2:])
 
 
 @pytest.mark.parametrize("t", [0, 1, 3])
 @pytest.mark.parametrize("first", ["original", "copy"])
 def test_copy_branches(model, example, t, first):
-    state = model.begin(model.encode(example.source, example.mask))
+    state = model.init_state(model.encode(example.source, example.mask))
     _, state = stepped(model, state, example.target[:, :t])
     branches = {"original": state, "copy": state.copy()}
     ways = {"original": example.target[:, t : t + 4], "copy": example.target[:, t + 4 : t + 8]}
@@ -163,7 +163,7 @@ def test_copy_branches(model, example, t, first):
 
 
 def test_a_copy_of_a_selection_and_a_selection_of_a_copy_agree(model, example):
-    state = model.begin(model.encode(example.source, example.mask))
+    state = model.init_state(model.encode(example.source, example.mask))
     _, state = stepped(model, state, example.target[:, :3])
     rows = torch.tensor([2, 2, 0])
     one, other = state.copy().select(rows), state.copy().select(rows).copy()
@@ -173,12 +173,12 @@ def test_a_copy_of_a_selection_and_a_selection_of_a_copy_agree(model, example):
 
 def test_one_memory_serves_many_searches(model, example):
     memory = model.encode(example.source, example.mask)
-    wanted, _ = stepped(model, model.begin(memory), example.target[:, :5])
-    stepped(model, model.begin(memory), example.target[:, 5:10])
-    close(stepped(model, model.begin(memory), example.target[:, :5])[0], wanted)
+    wanted, _ = stepped(model, model.init_state(memory), example.target[:, :5])
+    stepped(model, model.init_state(memory), example.target[:, 5:10])
+    close(stepped(model, model.init_state(memory), example.target[:, :5])[0], wanted)
     close(model.project(model.features(memory, example.target[:, :5])), wanted)
     rows = torch.tensor([1, 1, 4])
-    chosen, _ = stepped(model, model.begin(memory.select(rows)), example.target[rows, :5])
+    chosen, _ = stepped(model, model.init_state(memory.select(rows)), example.target[rows, :5])
     close(chosen, wanted[rows])
 
 
@@ -192,7 +192,7 @@ def test_a_model_in_training_mode_differs_and_in_eval_mode_repeats(family, examp
 def test_training_never_waits_for_a_number_that_only_the_device_knows(named, tables):
     """Fake tensors have shapes and no values: to read one, or to index by a mask, is an error."""
     table = tables[named[0]]
-    if not named[1].recordable:
+    if not named[1].supports_cuda_graphs:
         pytest.skip("it says so itself, and is trained without CUDA graphs")
     if "pretrained" in named[0]:
         pytest.skip("it knows a fake tensor when it sees one: test_pretrained has a law of its own")

@@ -25,17 +25,17 @@ def theirs(model):
     )
     llama = transformers.LlamaModel(made).eval()
     for layer, block in zip(llama.layers, model.decoder, strict=True):
-        ours = block.own.attention
+        ours = block.mixer.attention
         key, value = ours.key_value.weight.chunk(2)
         layer.self_attn.q_proj.weight.copy_(halves(ours.query.weight))
         layer.self_attn.k_proj.weight.copy_(halves(key))
         layer.self_attn.v_proj.weight.copy_(value)
         layer.self_attn.o_proj.weight.copy_(ours.output.weight)
-        layer.mlp.gate_proj.weight.copy_(block.feed.gate.weight)
-        layer.mlp.up_proj.weight.copy_(block.feed.grow.weight)
-        layer.mlp.down_proj.weight.copy_(block.feed.shrink.weight)
-        layer.input_layernorm.weight.copy_(block.own_norm.weight)
-        layer.post_attention_layernorm.weight.copy_(block.feed_norm.weight)
+        layer.mlp.gate_proj.weight.copy_(block.feed_forward.gate.weight)
+        layer.mlp.up_proj.weight.copy_(block.feed_forward.up.weight)
+        layer.mlp.down_proj.weight.copy_(block.feed_forward.down.weight)
+        layer.input_layernorm.weight.copy_(block.mixer_norm.weight)
+        layer.post_attention_layernorm.weight.copy_(block.feed_forward_norm.weight)
     llama.norm.weight.copy_(model.norm.weight)
     return llama
 

@@ -144,12 +144,12 @@ def test_who_sees_whom_is_ours_to_say_where_they_let_us(shape, taken):
     for ours in (True, False):
         model.takes_masks = ours
         memory = model.encode(batch.source, batch.source_mask)
-        stepped = model.step(batch.target[:, 0], model.begin(memory))[0]
+        stepped = model.step(batch.target[:, 0], model.init_state(memory))[0]
         found.append((model(batch.source, batch.source_mask, batch.target), stepped))
     reads.remove()
     assert asked == [4, 4, 4, 4, 2, 2, 2, 2]  # two readings of the source, a step, a target; twice
     assert not batch.source_mask.all()
-    assert model.recordable
+    assert model.supports_cuda_graphs
     for mine, others in zip(*found, strict=True):
         torch.testing.assert_close(mine, others, **SINGLE)
 
@@ -273,14 +273,14 @@ def test_what_is_watched_is_what_is_computed(shape, taken, theirs):
     source, mask = torch.tensor([[7, 8, 9, 10, 11]]), torch.ones(1, 5, dtype=torch.bool)
     target = torch.tensor([[BOS, 12, 13]])
     wanted = adopted(source, mask, target)
-    layers = [layer for some in adopted.attentions().values() for layer in some]
+    layers = [layer for some in adopted.attention_layers().values() for layer in some]
     with watched(layers) as found:
         torch.testing.assert_close(adopted(source, mask, target), wanted, **SINGLE)
     assert len(found) == len(layers) * (2 if shape in ALONE else 1)  # source, then target
     assert not any(layer._forward_hooks or layer._forward_pre_hooks for layer in layers)
-    shown = adopted.explain(source, mask, target)
+    shown = adopted.attention_weights(source, mask, target)
     adopted.hugging.set_attn_implementation("eager")  # a softmax, then, and no fused attention
-    for name, weight in adopted.explain(source, mask, target).items():
+    for name, weight in adopted.attention_weights(source, mask, target).items():
         torch.testing.assert_close(weight, shown[name], **SINGLE)
     model, _ = theirs(shape)
     model.set_attn_implementation("eager")
@@ -313,18 +313,18 @@ def test_ablations_reach_its_layers(shape, taken):
     inputs = source, mask, torch.tensor([[BOS, 12, 13]])
     before = model(*inputs)
     name = "decoder" if shape == "gpt2" else "cross"
-    layer = model.attentions()[name][1]
+    layer = model.attention_layers()[name][1]
     with silenced(layer, 2):
         assert (model(*inputs) - before).abs().max() > 1e-3
-        weight = model.explain(*inputs)[name][:, 1]
+        weight = model.attention_weights(*inputs)[name][:, 1]
         assert (weight[:, 2] == 0).all()
         assert (weight[:, 1] != 0).any()
     with uniform([layer]):
-        weight = model.explain(*inputs)["cross"][:, 1]
+        weight = model.attention_weights(*inputs)["cross"][:, 1]
         if name == "cross":
             torch.testing.assert_close(weight, torch.full_like(weight, 0.2))
             with masked([layer], torch.tensor([[0, 1, 2]])):
-                hidden = model.explain(*inputs)["cross"][0, 1, 0]
+                hidden = model.attention_weights(*inputs)["cross"][0, 1, 0]
                 assert (hidden.diagonal() == 0).all()
     assert torch.equal(model(*inputs), before)
 
@@ -356,8 +356,8 @@ def test_frozen_layers_and_embeddings_do_not_learn(taken):
 def test_lora_learns_beside_the_weights_and_begins_with_nothing(shape, taken):
     whole, lora = taken(shape).model, taken(shape, tune={"kind": "lora", "rank": 3}).model
     assert all("lora_" in name for name in names_that_learn(lora))
-    assert 0 < lora.learned_count < lora.parameter_count / 2
-    assert lora.parameter_count - lora.learned_count == whole.parameter_count
+    assert 0 < lora.trainable_count < lora.parameter_count / 2
+    assert lora.parameter_count - lora.trainable_count == whole.parameter_count
     heads = {"lm_head", "shared"}
     assert not any(part in heads for name in names_that_learn(lora) for part in name.split("."))
     source, mask = torch.tensor([[7, 8, 9]]), torch.ones(1, 3, dtype=torch.bool)
@@ -638,16 +638,16 @@ def test_there_is_room_for_what_the_model_has_places_for(taken):
     rooms = {"gpt2": [520, 21, 0, 0, 0], "marian": [523, 523, 523, 523, 0], "t5": [None] * 5}
     for shape, wanted in rooms.items():
         model = taken(shape).model
-        assert [model.room(source) for source in sources] == wanted
+        assert [model.max_target_length(source) for source in sources] == wanted
         source = torch.full((1, 500), 7)
         memory = model.encode(source, source == 7)
-        model.features(memory, torch.full((1, model.room(500) or 7), 7))
+        model.features(memory, torch.full((1, model.max_target_length(500) or 7), 7))
 
 
 @pytest.mark.parametrize("shape", SHAPES)
 def test_it_knows_what_has_a_row_for_each_token(shape, taken):
     adopted = taken(shape, tune="lora")
-    size, rows = adopted.tokenizers.target.vocab_size, adopted.model.by_token()
+    size, rows = adopted.tokenizers.target.vocab_size, adopted.model.vocab_parameters()
     wide = {id(p) for p in adopted.model.parameters() if len(p) == size}
     assert {id(p) for p in rows["target"]} == wide
     assert len(rows["target"]) == len(wide) > 0

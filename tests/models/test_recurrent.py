@@ -8,7 +8,7 @@ from torch import nn
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 from regard.models.build import CELLS
-from regard.models.recurrent import Cell, last_real, reverse
+from regard.models.recurrent import Cell, last_state, reverse
 
 pytestmark = pytest.mark.usefixtures("no_gradients")
 
@@ -116,7 +116,7 @@ def test_the_forms_that_feed_back_are_their_equations(form, make, tables, exampl
 
     for row in range(len(example.lengths)):
         memory = model.encode(*example.alone(row)[:2])
-        h, d = memory.states[0], memory.start[0, 0]
+        h, d = memory.states[0], memory.initial[0, 0]
         a = torch.zeros_like(h[0])
         for i, token in enumerate(example.target[row]):
             x = model.embedding.weight[token]
@@ -151,7 +151,7 @@ def test_the_bottleneck_lets_nothing_else_through(make, example):
     before = model.features(memory, example.target)
     memory.states.zero_()
     assert torch.equal(model.features(memory, example.target), before)
-    assert model.explain(example.source, example.mask, example.target) == {}
+    assert model.attention_weights(example.source, example.mask, example.target) == {}
 
 
 @pytest.mark.parametrize("cell", CELLS)
@@ -172,4 +172,4 @@ def test_reverse_turns_the_real_part_and_is_its_own_inverse():
     turned = reverse(x, mask)
     assert turned[..., 0].tolist() == [[4, 3, 2, 1, 0], [7, 6, 5, 8, 9]]
     assert torch.equal(reverse(turned, mask), x)
-    assert last_real(x, mask)[:, 0].tolist() == [4, 7]
+    assert last_state(x, mask)[:, 0].tolist() == [4, 7]

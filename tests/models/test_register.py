@@ -73,7 +73,7 @@ def test_a_score_of_ones_own_is_named_in_a_table_with_its_options(family):
         table = table | {"attention": table.get("attention", {}) | {"score": score}}
         model = small(table)
         outputs[name] = model.eval()(SOURCE, MASK, TARGET)
-        assert "cross" in model.explain(SOURCE, MASK, TARGET)
+        assert "cross" in model.attention_weights(SOURCE, MASK, TARGET)
     assert not torch.allclose(outputs["sharp"], outputs["dot"])
     assert not torch.allclose(outputs["sharp"], outputs["default"])
 
@@ -99,7 +99,7 @@ def test_a_normaliser_of_ones_own():
     regard.register(NORMALISERS, "halves", halves)
     for table in FAMILIES.values():
         attention = table.get("attention", {}) | {"normaliser": "halves"}
-        weights = small(table | {"attention": attention}).explain(SOURCE, MASK, TARGET)
+        weights = small(table | {"attention": attention}).attention_weights(SOURCE, MASK, TARGET)
         assert (weights["cross"] == 0.5).all()
     with pytest.raises(UserError, match='the normaliser "halves" takes no options'):
         small({"attention": {"normaliser": {"kind": "halves", "share": 3}}})
@@ -171,8 +171,10 @@ class Everywhere(Count):
     def embed(self, x, at):
         return x + self.strength * at[..., None]
 
-    def bias(self, query, query_at, key_at):
-        bias = self.strength * (key_at[:, None, None, :] - query_at[:, None, :, None])
+    def bias(self, query, query_position_ids, key_position_ids):
+        bias = self.strength * (
+            key_position_ids[:, None, None, :] - query_position_ids[:, None, :, None]
+        )
         return bias.expand(-1, query.shape[1], -1, -1)
 
 
@@ -182,10 +184,10 @@ def test_a_layer_holds_only_the_positions_that_speak_in_it():
     table = FAMILIES["transformer"]
     for kind, spoken in {"count": (True, False), "everywhere": (True, True)}.items():
         model = small(table | {"position": {"kind": kind, "step": 0.5}})
-        layers = [block.own.attention.position for block in (*model.encoder, *model.decoder)]
+        layers = [block.mixer.attention.position for block in (*model.encoder, *model.decoder)]
         assert isinstance(model.position, Count) == spoken[0]
         assert {isinstance(layer, Count) for layer in layers} == {spoken[1]}
-        assert all(type(block.cross.position) is Position for block in model.decoder)
+        assert all(type(block.cross_attention.position) is Position for block in model.decoder)
 
 
 @pytest.mark.parametrize("every", [2, 3])
@@ -199,22 +201,22 @@ def test_interleaved_leaves_out_every_nth_layer(every):
     }
     stacks = {"encoder": {"layers": 7}, "decoder": {"layers": 2}}
     model = small(FAMILIES["transformer"] | stacks | {"position": place})
-    kinds = [type(block.own.attention.position) for block in model.encoder]
+    kinds = [type(block.mixer.attention.position) for block in model.encoder]
     wanted = [Position if n % every == 0 else POSITIONS["rotary"] for n in range(1, 8)]
     assert kinds == wanted
-    assert type(model.decoder[0].own.attention.position) is POSITIONS["rotary"]
-    assert (type(model.decoder[1].own.attention.position) is Position) == (every == 2)
+    assert type(model.decoder[0].mixer.attention.position) is POSITIONS["rotary"]
+    assert (type(model.decoder[1].mixer.attention.position) is Position) == (every == 2)
     assert type(model.position) is Position
     alone = config.Rotary(**{k: v for k, v in place.items() if k not in ("kind", "every")})
     rotary = POSITIONS["rotary"](12, 3, 4, **alone.options)
-    assert torch.equal(model.encoder[0].own.attention.position.omega, rotary.omega)
+    assert torch.equal(model.encoder[0].mixer.attention.position.omega, rotary.omega)
 
 
 class Farness(Position):
     """Speaks in self-attention alone."""
 
-    def bias(self, query, query_at, key_at):
-        distance = query_at[:, None, :, None] - key_at[:, None, None, :]
+    def bias(self, query, query_position_ids, key_position_ids):
+        distance = query_position_ids[:, None, :, None] - key_position_ids[:, None, None, :]
         return distance.to(query.dtype).expand(-1, query.shape[1], -1, -1)
 
 

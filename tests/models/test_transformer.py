@@ -8,8 +8,8 @@ from torch import nn
 
 from regard.attention import POSITIONS
 from regard.models.interface import Memory
-from regard.models.past import Past
-from regard.models.stack import places
+from regard.models.kv_cache import KVCache
+from regard.models.transformer_base import position_ids_of
 
 WIDTH, HEADS, FEED = 14, 2, 31
 
@@ -57,8 +57,8 @@ def copy_attention(theirs: nn.MultiheadAttention, ours) -> None:
 
 
 def copy_feed(theirs, ours) -> None:
-    theirs.linear1.load_state_dict(ours.grow.state_dict())
-    theirs.linear2.load_state_dict(ours.shrink.state_dict())
+    theirs.linear1.load_state_dict(ours.up.state_dict())
+    theirs.linear2.load_state_dict(ours.down.state_dict())
 
 
 SHAPE = {"d_model": WIDTH, "nhead": HEADS, "dim_feedforward": FEED, "dropout": 0.0}
@@ -67,21 +67,21 @@ FORM = {"batch_first": True, "dtype": torch.float64}
 
 def torchs_encoder_layer(block, form) -> nn.TransformerEncoderLayer:
     theirs = nn.TransformerEncoderLayer(**SHAPE, **form)
-    copy_attention(theirs.self_attn, block.own.attention)
-    copy_feed(theirs, block.feed)
-    theirs.norm1.load_state_dict(block.own_norm.state_dict())
-    theirs.norm2.load_state_dict(block.feed_norm.state_dict())
+    copy_attention(theirs.self_attn, block.mixer.attention)
+    copy_feed(theirs, block.feed_forward)
+    theirs.norm1.load_state_dict(block.mixer_norm.state_dict())
+    theirs.norm2.load_state_dict(block.feed_forward_norm.state_dict())
     return theirs  # in training mode, without dropout: eval would take another, fused path
 
 
 def torchs_decoder_layer(block, form) -> nn.TransformerDecoderLayer:
     theirs = nn.TransformerDecoderLayer(**SHAPE, **form)
-    copy_attention(theirs.self_attn, block.own.attention)
-    copy_attention(theirs.multihead_attn, block.cross)
-    copy_feed(theirs, block.feed)
-    theirs.norm1.load_state_dict(block.own_norm.state_dict())
+    copy_attention(theirs.self_attn, block.mixer.attention)
+    copy_attention(theirs.multihead_attn, block.cross_attention)
+    copy_feed(theirs, block.feed_forward)
+    theirs.norm1.load_state_dict(block.mixer_norm.state_dict())
     theirs.norm2.load_state_dict(block.cross_norm.state_dict())
-    theirs.norm3.load_state_dict(block.feed_norm.state_dict())
+    theirs.norm3.load_state_dict(block.feed_forward_norm.state_dict())
     return theirs
 
 
@@ -138,7 +138,9 @@ def test_without_positions_the_encoder_is_equivariant(make, example):
 @torch.no_grad()
 @pytest.mark.parametrize("name", ["window", "window-grouped-alibi", "window-location"])
 def test_a_window_is_for_self_attention_alone(name, make, example):
-    found = make(f"transformer-{name}").explain(example.source, example.mask, example.target)
+    found = make(f"transformer-{name}").attention_weights(
+        example.source, example.mask, example.target
+    )
     for mechanism, length in (("encoder", 11), ("decoder", 17)):
         far = (torch.arange(length)[:, None] - torch.arange(length)).abs() >= 3
         weights = found[mechanism][0]  # the row without padding
@@ -158,7 +160,7 @@ def test_products_in_half_precision_are_near_and_can_be_trained(name, make, exam
     wanted = model(*inputs)
     with torch.autocast("cpu", torch.bfloat16):
         found = model(*inputs)
-        weights = model.explain(*inputs)
+        weights = model.attention_weights(*inputs)
         model.train()(*inputs).float().square().mean().backward()
     assert (found - wanted).norm() / wanted.norm() < 0.02
     assert all(shown.isfinite().all() for shown in weights.values())
@@ -172,19 +174,21 @@ def test_products_in_half_precision_are_near_and_can_be_trained(name, make, exam
 def test_latent_heads_have_a_turned_part_where_the_position_turns(name, ropes, make):
     model = make(f"transformer-{name}")
     for stack in (model.encoder, model.decoder):
-        assert [block.own.attention.held for block in stack] == [(rope, 7) for rope in ropes]
-    assert all(block.cross.held == (0, 7) for block in model.decoder)
+        assert [block.mixer.attention.cache_dims for block in stack] == [
+            (rope, 7) for rope in ropes
+        ]
+    assert all(block.cross_attention.cache_dims == (0, 7) for block in model.decoder)
 
 
-def test_places_count_the_real_tokens():
+def test_position_ids_count_the_real_tokens():
     mask = torch.tensor([[True, True, False], [False, True, True], [True, True, True]])
-    assert places(mask).tolist() == [[0, 1, 1], [0, 0, 1], [0, 1, 2]]
+    assert position_ids_of(mask).tolist() == [[0, 1, 1], [0, 0, 1], [0, 1, 2]]
 
 
 def test_a_past_keeps_everything_it_was_given_as_it_grows():
     torch.manual_seed(1)
     keys, values = torch.randn(2, 2, 3, 41, 5)
-    past = Past()
+    past = KVCache()
     sizes, start = [1, 1, 3, 11, 1, 7, 13, 1, 3], 0
     for size in sizes:
         new = slice(start, start + size)
@@ -208,10 +212,10 @@ CACHED = {  # numbers for each token and layer: (own, of the source)
 @pytest.mark.parametrize("name", CACHED)
 def test_a_cache_holds_what_the_kind_of_heads_says(name, make, example):
     model = make(name)
-    state = model.begin(model.encode(example.source, example.mask))
-    model._read(example.target, state, explain=False)
+    state = model.init_state(model.encode(example.source, example.mask))
+    model._decode_target(example.target, state, need_weights=False)
     state = state.select(torch.tensor([2, 0]))
-    for past, source in zip(state.pasts, state.sources, strict=True):
+    for past, source in zip(state.caches, state.source_keys_values, strict=True):
         own = (past.keys, past.values)
         found = [sum(part.nbytes for part in parts) for parts in (own, source)]
         wanted = [2 * 8 * n * length for n, length in zip(CACHED[name], (17, 11), strict=True)]
@@ -222,8 +226,8 @@ def test_reading_part_of_a_target_at_once_and_then_stepping(make, example):
     model = make("transformer-at-rotary")
     with torch.no_grad():
         wanted = model(example.source, example.mask, example.target)
-        state = model.begin(model.encode(example.source, example.mask))
-        model._read(example.target[:, :5], state, explain=False)
+        state = model.init_state(model.encode(example.source, example.mask))
+        model._decode_target(example.target[:, :5], state, need_weights=False)
         for t in range(5, 17):
             logits, state = model.step(example.target[:, t], state)
             torch.testing.assert_close(logits, wanted[:, t])

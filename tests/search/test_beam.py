@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from regard.models import Model
-from regard.models.interface import Memory, State
+from regard.models.interface import DecoderState, Memory
 from regard.search import Hypothesis, beam, greedy
 from regard.search.beam import Finished
 from regard.text.tokenizer import BOS, EOS, PAD, UNK
@@ -76,7 +76,7 @@ def test_a_beam_of_one_is_greedy(make, source, name, end):
     model, given = make(name, 11, end), source()
     wanted = greedy(model, model.encode(*given), torch.tensor(LIMITS))
     for power in POWERS:
-        found = search(model, given, width=1, length_penalty=power)
+        found = search(model, given, beam_size=1, length_penalty=power)
         assert [row[0].ids for row in found] == [h.ids for h in wanted]
         assert [row[0].score for row in found] == pytest.approx([h.score for h in wanted], abs=1e-4)
 
@@ -102,13 +102,13 @@ def outputs(model, tokens: Tensor, state: Any, limit: int) -> list[tuple[list[in
 def test_a_beam_of_full_width_is_brute_force(make, source, name):
     model, limits = make(name, VOCAB, 0.5), (MOST, 2, 3)
     given = source(VOCAB, (3, 5, 2))
-    choices = {"width": EVERY, "nbest": EVERY}
+    choices = {"beam_size": EVERY, "nbest": EVERY}
     found = {
         power: search(model, given, limits, length_penalty=power, **choices) for power in POWERS
     }
     for row, limit in enumerate(limits):
         memory = model.encode(*given).select(torch.tensor([row]))
-        every = outputs(model, torch.tensor([BOS]), model.begin(memory), limit)
+        every = outputs(model, torch.tensor([BOS]), model.init_state(memory), limit)
         for power in POWERS:
             best = found[power][row]
             rank = {tuple(ids): score / len(ids) ** power for ids, score in every}
@@ -124,7 +124,7 @@ def test_a_wide_beam_finds_the_first_few_of_brute_force_and_may_stop_early(
     make, source, name, power
 ):
     model, given = make(name, VOCAB, 0.5), source(VOCAB, (3, 5, 2))
-    choices = {"width": EVERY, "length_penalty": power}
+    choices = {"beam_size": EVERY, "length_penalty": power}
     every = search(model, given, [MOST] * 3, nbest=EVERY, **choices)
     same(search(model, given, [MOST] * 3, nbest=5, **choices), [row[:5] for row in every])
 
@@ -135,18 +135,18 @@ def test_a_wide_beam_finds_the_first_few_of_brute_force_and_may_stop_early(
 @pytest.mark.parametrize("power", [0.0, 1.0])
 def test_asking_for_more_never_changes_the_best(make, source, name, power):
     model, given = make(name, 11, 1.0), source()
-    most = search(model, given, width=5, nbest=5, length_penalty=power)
+    most = search(model, given, beam_size=5, nbest=5, length_penalty=power)
     for nbest in (1, 2, 4):
-        found = search(model, given, width=5, nbest=nbest, length_penalty=power)
+        found = search(model, given, beam_size=5, nbest=nbest, length_penalty=power)
         same(found, [row[:nbest] for row in most])
 
 
 @pytest.mark.parametrize(("power", "nbest"), [(0.0, 1), (0.6, 3), (1.0, 1), (1.0, 3)])
 def test_stopping_early_loses_nothing(make, source, name, power, nbest, monkeypatch):
     model, given = make(name, 11, 1.0), source()
-    choices = {"width": 3, "nbest": nbest, "length_penalty": power}
+    choices = {"beam_size": 3, "nbest": nbest, "length_penalty": power}
     early = search(model, given, **choices)
-    monkeypatch.setattr(Finished, "settled", lambda self, best_live: best_live == float("-inf"))
+    monkeypatch.setattr(Finished, "is_final", lambda self, best_live: best_live == float("-inf"))
     same(early, search(model, given, **choices))
 
 
@@ -154,7 +154,7 @@ def test_stopping_early_loses_nothing(make, source, name, power, nbest, monkeypa
 @pytest.mark.parametrize("power", [0.0, 1.0])
 def test_looking_rarely_for_what_is_settled_finds_the_same(make, source, name, power, check_every):
     model, given = make(name, 11, 1.0), source()
-    choices = {"width": 3, "nbest": 2, "length_penalty": power}
+    choices = {"beam_size": 3, "nbest": 2, "length_penalty": power}
     wanted = search(model, given, **choices)
     same(search(model, given, check_every=check_every, **choices), wanted)
 
@@ -163,17 +163,17 @@ def test_stopping_early_saves_steps(make, source, monkeypatch):
     model, given = make("gru", 11, 4.0), source()
     steps, plain = [], model.step
     model.step = lambda tokens, state: (steps.append(len(tokens)), plain(tokens, state))[1]
-    search(model, given, width=3, length_penalty=0.0)
+    search(model, given, beam_size=3, length_penalty=0.0)
     early = sum(steps)
     steps.clear()
-    monkeypatch.setattr(Finished, "settled", lambda self, best_live: best_live == float("-inf"))
-    search(model, given, width=3, length_penalty=0.0)
+    monkeypatch.setattr(Finished, "is_final", lambda self, best_live: best_live == float("-inf"))
+    search(model, given, beam_size=3, length_penalty=0.0)
     assert early < sum(steps) / 2
 
 
 def test_rows_do_not_know_of_each_other_or_of_padding(make, source, name):
     model, given = make(name, 11, 1.0), source()
-    choices = {"width": 4, "nbest": 3}
+    choices = {"beam_size": 4, "nbest": 3}
     together = search(model, given, **choices)
     order = [3, 0, 4, 2, 1]
     turned = search(model, [t[order] for t in given], [LIMITS[r] for r in order], **choices)
@@ -189,7 +189,7 @@ def test_rows_do_not_know_of_each_other_or_of_padding(make, source, name):
 @pytest.mark.parametrize("end", [-50.0, 1.0])
 def test_the_score_is_the_log_probability_of_the_output(make, source, name, end):
     model, given = make(name, 11, end), source()
-    for row, best in enumerate(search(model, given, width=4, nbest=4, length_penalty=0.6)):
+    for row, best in enumerate(search(model, given, beam_size=4, nbest=4, length_penalty=0.6)):
         for found in best:
             assert found.score == pytest.approx(forced(model, given, row, found.ids), abs=1e-4)
             assert found.normalised == pytest.approx(found.score / len(found.ids) ** 0.6)
@@ -197,7 +197,7 @@ def test_the_score_is_the_log_probability_of_the_output(make, source, name, end)
 
 def test_each_row_keeps_its_limit_and_the_end_stands_last(make, source, name):
     model, given = make(name, 11, 0.0), source()
-    for best, limit in zip(search(model, given, width=4, nbest=4), LIMITS, strict=True):
+    for best, limit in zip(search(model, given, beam_size=4, nbest=4), LIMITS, strict=True):
         assert best
         assert len({tuple(h.ids) for h in best}) == len(best)
         for found in best:
@@ -207,7 +207,7 @@ def test_each_row_keeps_its_limit_and_the_end_stands_last(make, source, name):
 
 def test_what_never_ends_is_cut_at_its_own_limit(make, source, name):
     model = make(name, 11, -1000.0)
-    found = search(model, source(), width=3, nbest=3)
+    found = search(model, source(), beam_size=3, nbest=3)
     assert [[len(h.ids) for h in row] for row in found] == [[limit] * 3 for limit in LIMITS]
     for row in found:
         assert [h.normalised for h in row] == sorted((h.normalised for h in row), reverse=True)
@@ -215,8 +215,10 @@ def test_what_never_ends_is_cut_at_its_own_limit(make, source, name):
 
 def test_a_beam_wider_than_the_vocabulary(make, source, name):
     model = make(name, VOCAB, 1000.0)
-    assert [row[0].ids for row in search(model, source(VOCAB), width=50)] == [[EOS]] * len(LIMITS)
-    best = search(model, source(VOCAB, (3,)), [1], width=50, nbest=50)[0]
+    assert [row[0].ids for row in search(model, source(VOCAB), beam_size=50)] == [[EOS]] * len(
+        LIMITS
+    )
+    best = search(model, source(VOCAB, (3,)), [1], beam_size=50, nbest=50)[0]
     assert [h.ids for h in best] == [[EOS]]  # what is cut short counts only where nothing ended
 
 
@@ -224,18 +226,20 @@ def test_a_beam_wider_than_the_vocabulary(make, source, name):
 
 
 @dataclass
-class Said(State):
+class Script(DecoderState):
     ids: Tensor  # [batch beam length]
 
-    def spread(self, beam):
-        return Said(self.ids.repeat_interleave(beam, dim=1))
+    def expand(self, beam):
+        return Script(self.ids.repeat_interleave(beam, dim=1))
 
-    def reorder(self, slots):
-        return Said(self.ids.gather(1, slots[..., None].expand(-1, -1, self.ids.shape[-1])))
+    def reorder(self, beam_indices):
+        return Script(
+            self.ids.gather(1, beam_indices[..., None].expand(-1, -1, self.ids.shape[-1]))
+        )
 
 
 class Scripted(Model):
-    """After each beginning, the probabilities of what may come next; else the end."""
+    """The next-token probabilities after each prefix; EOS after all others."""
 
     def __init__(self, script: dict[tuple[int, ...], dict[int, float]]) -> None:
         super().__init__()
@@ -244,8 +248,8 @@ class Scripted(Model):
     def encode(self, source, mask):
         return Memory(source[..., None].float(), mask)
 
-    def begin(self, memory):
-        return Said(torch.zeros(len(memory.mask), 1, 0, dtype=torch.int64))
+    def init_state(self, memory):
+        return Script(torch.zeros(len(memory.mask), 1, 0, dtype=torch.int64))
 
     def step(self, tokens, state):
         ids = torch.cat([state.ids, tokens.view(len(state.ids), -1, 1)], dim=-1)
@@ -253,9 +257,9 @@ class Scripted(Model):
         for row, said in zip(chances, ids.flatten(0, 1)[:, 1:].tolist(), strict=True):
             for token, chance in self.script.get(tuple(said), {EOS: 1.0}).items():
                 row[token] = torch.tensor(chance).log()
-        return chances, Said(ids)
+        return chances, Script(ids)
 
-    features = project = explain = output_map = None
+    features = project = attention_weights = output_projection = None
 
 
 A, B, C = 4, 5, 6
@@ -277,14 +281,14 @@ RANKED = {  # by hand: log .4 / 1, log .35 / 2^p, log .15 / 6^p, log .1 / 2^p
 @pytest.mark.parametrize("nbest", [1, 2, 4])
 def test_finished_outputs_of_different_lengths_compete(power, nbest):
     given = torch.tensor([[3]]), torch.tensor([[True]])
-    found = search(Scripted(SCRIPT), given, [9], width=4, nbest=nbest, length_penalty=power)[0]
+    found = search(Scripted(SCRIPT), given, [9], beam_size=4, nbest=nbest, length_penalty=power)[0]
     assert [h.ids for h in found] == RANKED[power][:nbest]
 
 
 def test_a_better_output_may_end_later_than_a_good_one():
     script = {(): {EOS: 0.4, A: 0.6}, (A,): {UNK: 1.0}}
     given = torch.tensor([[3]]), torch.tensor([[True]])
-    [found] = search(Scripted(script), given, [5], width=2, length_penalty=0.0)
+    [found] = search(Scripted(script), given, [5], beam_size=2, length_penalty=0.0)
     assert found[0].ids == [A, UNK, EOS]
-    [cut] = search(Scripted(script), given, [2], width=2, length_penalty=0.0)
+    [cut] = search(Scripted(script), given, [2], beam_size=2, length_penalty=0.0)
     assert cut[0].ids == [EOS]  # the better one would not be whole

@@ -1,9 +1,9 @@
-"""The quick way to the best few values against `topk`."""
+"""The chunked topk against torch.topk."""
 
 import pytest
 import torch
 
-from regard.search.step import CHUNK, best
+from regard.search.step import CHUNK, topk
 
 
 @pytest.mark.parametrize("count", [1, 2, 5])
@@ -13,7 +13,7 @@ def test_the_best_few_are_topks(count, vocab):
     values[3] = values[3].sort(descending=True).values  # all in one chunk
     values[4] = values[4].sort().values  # at the end, in what fills no chunk
     values[5, 2:] = float("-inf")
-    found, index = best(values, count)
+    found, index = topk(values, count)
     wanted = values.topk(count)
     assert torch.equal(found, wanted.values)
     assert torch.equal(values.gather(1, index), found)
@@ -24,4 +24,4 @@ def test_the_best_few_are_topks(count, vocab):
 def test_the_single_best_is_the_first_of_equals():
     values = torch.zeros(2, 1000)
     values[1, [997, 400, 77]] = 1.0
-    assert best(values, 1)[1].tolist() == [[0], [77]]
+    assert topk(values, 1)[1].tolist() == [[0], [77]]

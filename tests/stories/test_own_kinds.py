@@ -90,9 +90,9 @@ def test_in_python_an_import_is_enough(folder, monkeypatch):
     assert "nearness" in extensions("position")
     table = package.presets.load("mine.toml").model
     model = build(table, 11, 13, joint=False)
-    place = model.encoder[0].own.attention.position
+    place = model.encoder[0].mixer.attention.position
     assert type(place) is mine.Nearness
-    assert type(model.encoder[0].own.attention.score) is mine.Negative
+    assert type(model.encoder[0].mixer.attention.score) is mine.Negative
     at = torch.tensor([[0, 1, 3]])
     bias = place.bias(torch.zeros(1, 4, 3, 3), at, at)
     assert bias.shape == (1, 4, 3, 3)

@@ -68,12 +68,12 @@ def test_rows_follow_their_tokens_and_all_else_is_taken_over(base, heir, family,
         theirs, ours = (getattr(pair, side).vocab for pair in (ancestor.tokenizers, new))
         counts[side] = len(set(theirs) & set(ours))
         assert 4 < counts[side] < len(ours)
-        triples = zip(*(m.by_token()[side] for m in (old, model, fresh)), strict=True)
+        triples = zip(*(m.vocab_parameters()[side] for m in (old, model, fresh)), strict=True)
         for one, two, three in triples:
             before, now, first = tokens(one, theirs), tokens(two, ours), tokens(three, ours)
             for name in ours:
                 assert torch.equal(now[name], before.get(name, first[name])), name
-    rowwise = {id(p) for side in model.by_token().values() for p in side}
+    rowwise = {id(p) for side in model.vocab_parameters().values() for p in side}
     known = dict(old.named_parameters())
     others = {name: p for name, p in model.named_parameters() if id(p) not in rowwise}
     assert others

@@ -71,7 +71,7 @@ def test_it_learns_and_what_is_frozen_stays(whole, tmp_path):
     ]
     assert losses[-1] < losses[0] - 0.1
     assert "the tokenizer is the model's own" in said
-    assert (f"({adopted.learned_count:,} of them learn)" in said) == (
+    assert (f"({adopted.trainable_count:,} of them learn)" in said) == (
         config.model.tune.kind != "full"
     )
 

@@ -257,7 +257,7 @@ def test_what_is_frozen_stays_and_the_rest_learns_as_before(make, data, precisio
     """Of a model that a copy computes for, too."""
     cuts = BatchSampler(data, 10**6, 8, seed=1).epoch(0)
     made = make("transformer", ema_decay=0.5)
-    frozen = {"source_embedding.weight", "encoder.0.feed.grow.weight", "decoder_norm.bias"}
+    frozen = {"source_embedding.weight", "encoder.0.feed_forward.up.weight", "decoder_norm.bias"}
     for name, parameter in made.model.named_parameters():
         parameter.requires_grad_(name not in frozen)
     before = copy.deepcopy(weights(made.model))
@@ -269,7 +269,7 @@ def test_what_is_frozen_stays_and_the_rest_learns_as_before(make, data, precisio
         torch.testing.assert_close(value.float(), weights(part.model)[name])
     for name, value in weights(part.averaged).items():
         assert torch.equal(value, before[name]) == (name in frozen), name
-    assert part.model.learned_count == part.model.parameter_count - sum(
+    assert part.model.trainable_count == part.model.parameter_count - sum(
         before[name].numel() for name in frozen
     )
     inside = {id(p) for group in part.optimizer.param_groups for p in group["params"]}

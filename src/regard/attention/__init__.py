@@ -1,17 +1,17 @@
-"""The mathematics of attention. It knows no text and no model.
+"""The mathematics of attention, independent of text and models.
 
     alpha_i = exp(e(q, k_i)) / sum_j exp(e(q, k_j))        a = sum_i alpha_i v_i
 
-Read in this order: `masks` (what may be seen), `scores` (e), `normalise` (scores to weights), `attend`
-(the sum), `heads` and `latent` (the layers), `positions` (where a token stands).
+Read in this order: `masks`, `scores` (e), `normalise` (scores to weights), `attend` (the weighted sum),
+`heads` and `latent` (the layers), `positions` (position encodings).
 """
 
 from collections.abc import Callable
 
 from regard.attention.attend import attend, attend_fused
 from regard.attention.heads import (
-    ManyHeads,
     MultiHead,
+    MultiHeadBase,
     SingleHead,
     SingleQueryScaledDotProductAttention,
 )
@@ -21,7 +21,7 @@ from regard.attention.normalise import NORMALISERS
 from regard.attention.positions import POSITIONS, Position
 from regard.attention.scores import SCORES, Score
 
-HEADS: dict[str, Callable[..., ManyHeads]] = {"multi-head": MultiHead, "latent": Latent}
+HEADS: dict[str, Callable[..., MultiHeadBase]] = {"multi-head": MultiHead, "latent": Latent}
 
 __all__ = [
     "HEADS",
@@ -29,8 +29,8 @@ __all__ = [
     "POSITIONS",
     "SCORES",
     "Latent",
-    "ManyHeads",
     "MultiHead",
+    "MultiHeadBase",
     "Position",
     "Score",
     "SingleHead",

@@ -1,4 +1,4 @@
-"""One soft dictionary look-up: masking, weights and the weighted sum live here and nowhere else."""
+"""Attention as a soft dictionary look-up: masking, weights and the weighted sum are computed only here."""
 
 import torch
 from jaxtyping import Bool, Float
@@ -13,18 +13,18 @@ def attend(
     values: Float[Tensor, "*batch key depth"],
     mask: Bool[Tensor, "*#batch #query key"] | None = None,
     normalise: Normaliser = softmax,
-    dropped: float = 0.0,
+    dropout_p: float = 0.0,
 ) -> tuple[Float[Tensor, "*batch query depth"], Float[Tensor, "*batch query key"]]:
-    """A = sum_i alpha_i v_i, with alpha = normalise(scores where the mask allows). (a, alpha)
+    """A = sum_i alpha_i v_i, alpha = normalise(masked scores). Returns (a, alpha).
 
-    A share `dropped` of the weights is left out of the sum, by chance, and the others grow as much.
+    `dropout_p` is the dropout probability of the weights.
     """
     if mask is not None:
         scores = scores.masked_fill(~mask, float("-inf"))
-    # Half precision is for products: sums over keys, and sparsemax's thresholds, want more.
-    exact = scores.float() if scores.dtype in (torch.bfloat16, torch.float16) else scores
-    weights = normalise(exact).to(values.dtype)
-    weights = dropout(weights, dropped) if dropped else weights
+    # Sums over keys and sparsemax's thresholds need float32 at least.
+    half_precision = scores.dtype in (torch.bfloat16, torch.float16)
+    weights = normalise(scores.float() if half_precision else scores).to(values.dtype)
+    weights = dropout(weights, dropout_p) if dropout_p else weights
     return weights @ values, weights
 
 
@@ -34,15 +34,19 @@ def attend_fused(
     values: Float[Tensor, "*batch key value_depth"],
     mask: Bool[Tensor, "*#batch #query key"] | None = None,
     bias: Float[Tensor, "*#batch #query key"] | None = None,
-    dropped: float = 0.0,
+    dropout_p: float = 0.0,
 ) -> Float[Tensor, "*batch query value_depth"]:
-    """The same for scaled-dot (and a bias) and softmax in PyTorch's fused kernel: no weights."""
-    added = None if bias is None else bias.to(query.dtype)
+    """`attend` for scaled-dot scores, plus a bias, and softmax, in PyTorch's fused kernel: no weights."""
+    attn_mask = None if bias is None else bias.to(query.dtype)
     if mask is not None:
-        # As numbers to add, log 1 = 0 and log 0 = minus infinity: with these every kernel gives zeros
-        # to a query that may attend to nothing, with True and False not (cuDNN's does not).
-        never = float("-inf")
-        added = mask.to(query.dtype).log() if added is None else torch.where(mask, added, never)
-    if added is not None and added.stride(-1) != 1:
-        added = added.contiguous()  # else the quickest kernels decline
-    return scaled_dot_product_attention(query, keys, values, added, dropped)
+        # An additive mask (log 1 = 0, log 0 = minus infinity): with it every kernel returns zeros for a
+        # query with all keys masked; with a boolean mask cuDNN's does not.
+        masked = float("-inf")
+        attn_mask = (
+            mask.to(query.dtype).log()
+            if attn_mask is None
+            else torch.where(mask, attn_mask, masked)
+        )
+    if attn_mask is not None and attn_mask.stride(-1) != 1:
+        attn_mask = attn_mask.contiguous()  # the fastest kernels require it
+    return scaled_dot_product_attention(query, keys, values, attn_mask, dropout_p)

@@ -1,4 +1,4 @@
-"""Heads that share one small latent vector for each token (DeepSeek-V2, arXiv 2405.04434)."""
+"""Multi-head latent attention: one compressed key/value vector per token (DeepSeek-V2, arXiv 2405.04434)."""
 
 import math
 
@@ -7,27 +7,34 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 from torch.nn.functional import rms_norm
 
-from regard.attention.heads import Held, ManyHeads, Seen, Sequence, apart, joined
+from regard.attention.heads import (
+    AttentionOutputs,
+    KVHeads,
+    MultiHeadBase,
+    Sequence,
+    merge_heads,
+    split_heads,
+)
 from regard.attention.normalise import Normaliser, softmax
 from regard.attention.positions import Position
 from regard.attention.scores import ScaledDot, Score
 from regard.linear import Linear
 
 
-class Latent(ManyHeads):
-    """c = RMSNorm(W_dkv x); for each head, with R what the position turns,
+class Latent(MultiHeadBase):
+    """c = RMSNorm(W_dkv x); for each head, with R the rotation by the position,
 
         keys [W_uk c ; R W_kr x]      values W_uv c      queries [W_q x ; R W_qr x]
 
-    A cache holds c and R W_kr x, which all heads share: `latent_dim + rope_dim` numbers for each token.
-    Turned keys cannot be made from c after the fact, hence a part of their own, `rope_dim` wide, for a
-    position that turns ("decoupled"). Where none does, in cross-attention say, `rope_dim` is 0. (As in the
+    The cache holds c and R W_kr x, which all heads share: `latent_dim + rope_dim` numbers per token.
+    Rotated keys cannot be computed from c afterwards, hence the separate, "decoupled" key of dimension
+    `rope_dim`; it is 0 where the position encoding does not rotate, as in cross-attention. (As in the
     paper's smaller model, queries are not compressed; no cache holds them.)
     """
 
     def __init__(
         self,
-        width: int,
+        d_model: int,
         heads: int,
         head_dim: int,
         latent_dim: int,
@@ -38,65 +45,69 @@ class Latent(ManyHeads):
         window: int | None = None,
         dropout: float = 0.0,
     ) -> None:
-        position = position or Position(width, heads, rope_dim or head_dim)
+        position = position or Position(d_model, heads, rope_dim or head_dim)
         super().__init__(heads, score, normalise, position, window, dropout)
-        self.parts, self.held = (rope_dim, head_dim), (rope_dim, latent_dim)
-        self.query = Linear(width, heads * (head_dim + rope_dim), bias=False)
-        self.down = Linear(width, latent_dim + rope_dim, bias=False)
+        self.query_dims, self.cache_dims = (rope_dim, head_dim), (rope_dim, latent_dim)
+        self.query = Linear(d_model, heads * (head_dim + rope_dim), bias=False)
+        self.down = Linear(d_model, latent_dim + rope_dim, bias=False)
         self.scale = nn.Parameter(torch.ones(latent_dim))
         self.up = Linear(latent_dim, 2 * heads * head_dim, bias=False)
-        self.output = Linear(heads * head_dim, width, bias=False)
+        self.output = Linear(heads * head_dim, d_model, bias=False)
 
-    def keys_values(self, x: Sequence, at: Int[Tensor, "batch length"]) -> tuple[Held, Held]:
-        """What all heads share, c and R W_kr x, in the places of keys and values."""
-        turned, c = self.down(x)[:, None].split(self.held, dim=-1)
+    def keys_values(
+        self, x: Sequence, position_ids: Int[Tensor, "batch length"]
+    ) -> tuple[KVHeads, KVHeads]:
+        """(c, R W_kr x): what the cache holds instead of keys and values."""
+        rotary_key, c = self.down(x)[:, None].split(self.cache_dims, dim=-1)
         c = rms_norm(c, c.shape[-1:], self.scale.to(c.dtype), eps=1e-6)
-        return c, self.position.rotate(turned, at)
+        return c, self.position.rotate(rotary_key, position_ids)
 
     def forward(
         self,
-        x: Float[Tensor, "batch query width"],
-        keys: Held,
-        values: Held,
+        x: Float[Tensor, "batch query d_model"],
+        keys: KVHeads,
+        values: KVHeads,
         mask: Bool[Tensor, "batch #query key"] | None,
-        query_at: Int[Tensor, "batch query"],
-        key_at: Int[Tensor, "batch key"],
-        explain: bool = False,
-    ) -> Seen:
-        c, shared = keys, values
-        turned, query = apart(self.query(x), self.heads).split(self.parts, dim=-1)
-        turned = self.position.rotate(turned, query_at)
-        # A position knows one width: that of the part it turns, or, if it turns none, of the whole.
-        spoken = turned if turned.shape[-1] else query
-        bias = self.position.bias(spoken, query_at, key_at)
-        allowed = self._mask(mask, query_at, key_at)
-        if self._absorbs(x.shape[1], c.shape[2]):
+        query_position_ids: Int[Tensor, "batch query"],
+        key_position_ids: Int[Tensor, "batch key"],
+        need_weights: bool = False,
+    ) -> AttentionOutputs:
+        c, rotary_key = keys, values
+        rotary_query, query = split_heads(self.query(x), self.heads).split(self.query_dims, dim=-1)
+        rotary_query = self.position.rotate(rotary_query, query_position_ids)
+        # A position encoding is built for one dimension: rope_dim if it rotates, else head_dim.
+        bias_query = rotary_query if rotary_query.shape[-1] else query
+        bias = self.position.bias(bias_query, query_position_ids, key_position_ids)
+        head_mask = self._window_mask(mask, query_position_ids, key_position_ids)
+        if self._can_absorb(x.shape[1], c.shape[2]):
             up_keys, up_values = self.up.weight.unflatten(0, (2, self.heads, -1))
-            # The score will divide by the root of the width it sees; this head's is another.
-            seen, wanted = sum(self.held), sum(self.parts)
-            query = torch.cat([query @ up_keys, turned], dim=-1) * math.sqrt(seen / wanted)
-            found = self._attend(query, beside(c, shared), c, allowed, bias, explain)
-            context, weights = found[0] @ up_values.transpose(1, 2), found[1]
+            # The score divides by the square root of the dimension it gets: correct for the difference.
+            scale = math.sqrt(sum(self.cache_dims) / sum(self.query_dims))
+            query = torch.cat([query @ up_keys, rotary_query], dim=-1) * scale
+            keys = concatenate(c, rotary_key)
+            context, weights = self._attend(query, keys, c, head_mask, bias, need_weights)
+            context = context @ up_values.transpose(1, 2)
         else:
             halves = self.up(c[:, 0]).chunk(2, dim=-1)
-            own, values = (apart(half, self.heads) for half in halves)
-            query, keys = beside(query, turned), beside(own, shared.expand(-1, self.heads, -1, -1))
-            context, weights = self._attend(query, keys, values, allowed, bias, explain)
-        return self.output(joined(context)), weights
+            head_keys, values = (split_heads(half, self.heads) for half in halves)
+            query = concatenate(query, rotary_query)
+            keys = concatenate(head_keys, rotary_key.expand(-1, self.heads, -1, -1))
+            context, weights = self._attend(query, keys, values, head_mask, bias, need_weights)
+        return self.output(merge_heads(context)), weights
 
-    def _absorbs(self, query: int, key: int) -> bool:
-        """Is it less work to take the query to c than every c to keys and values?
+    def _can_absorb(self, query: int, key: int) -> bool:
+        """Is it cheaper to map the query into the latent space than every c to keys and values?
 
-        q . W_uk c = W_uk^T q . c, and the sum of alpha W_uv c is W_uv of the sum of alpha c: all heads
-        then look at the same c. Products for each head: 2 q d l + 2 q k l, against 2 k d l + 2 q k d.
+        q . W_uk c = W_uk^T q . c, and sum alpha W_uv c = W_uv sum alpha c: all heads then attend to the
+        same c. Multiply-accumulates per head: 2 q d l + 2 q k l, instead of 2 k d l + 2 q k d.
         """
-        (_, depth), (_, latent) = self.parts, self.held
+        (_, depth), (_, latent) = self.query_dims, self.cache_dims
         saved = depth * latent * (key - query) - query * key * (latent - depth)
         return type(self.score) is ScaledDot and saved > 0
 
 
-def beside(
-    one: Float[Tensor, "batch heads length _"], other: Float[Tensor, "batch heads length _"]
+def concatenate(
+    first: Float[Tensor, "batch heads length _"], second: Float[Tensor, "batch heads length _"]
 ) -> Float[Tensor, "batch heads length _"]:
-    """[one ; other]"""
-    return torch.cat([one, other], dim=-1) if other.shape[-1] else one
+    """[first ; second] along the last dimension; the second may be empty."""
+    return torch.cat([first, second], dim=-1) if second.shape[-1] else first

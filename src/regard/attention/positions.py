@@ -1,7 +1,7 @@
-"""Where a token stands, said in at most one of three places, each doing nothing by default.
+"""Position encodings. Each acts in one of three methods, which do nothing by default.
 
-`embed` is called once by the model; `rotate` and `bias` by every self-attention. Positions are passed
-in as numbers, never guessed from a length: a cache or a left pad cannot shift them.
+`embed` is called once by the model; `rotate` and `bias` by every self-attention layer. Positions are
+passed in as `position_ids`, never inferred from a length: a cache or left padding cannot shift them.
 """
 
 import math
@@ -14,37 +14,37 @@ from torch.nn.functional import embedding
 
 from regard.errors import UserError
 
-At = Int[Tensor, "batch length"]
+PositionIds = Int[Tensor, "batch length"]
 
 
 class Position(nn.Module):
-    """NoPE: says nothing. The other kinds override one of the three."""
+    """NoPE: no position encoding. The other kinds override one of the three methods."""
 
     max_length: int | None = None
-    """How many places it knows, from 0 on; None: any number."""
+    """Number of positions it supports, starting at 0; None: unlimited."""
 
-    def __init__(self, width: int, heads: int, head_dim: int) -> None:
+    def __init__(self, d_model: int, heads: int, head_dim: int) -> None:
         super().__init__()
 
     def embed(
-        self, x: Float[Tensor, "batch length width"], at: At
-    ) -> Float[Tensor, "batch length width"]:
-        """Added to the embedding, once."""
+        self, x: Float[Tensor, "batch length d_model"], position_ids: PositionIds
+    ) -> Float[Tensor, "batch length d_model"]:
+        """Adds to the embeddings, once per model."""
         return x
 
     def rotate(
-        self, heads: Float[Tensor, "batch heads length depth"], at: At
+        self, heads: Float[Tensor, "batch heads length depth"], position_ids: PositionIds
     ) -> Float[Tensor, "batch heads length depth"]:
-        """Turns queries and keys, in every self-attention."""
+        """Rotates queries and keys, in every self-attention layer."""
         return heads
 
     def bias(
         self,
         query: Float[Tensor, "batch heads query depth"],
-        query_at: Int[Tensor, "batch query"],
-        key_at: Int[Tensor, "batch key"],
+        query_position_ids: Int[Tensor, "batch query"],
+        key_position_ids: Int[Tensor, "batch key"],
     ) -> Float[Tensor, "#batch heads query key"] | None:
-        """Added to the scores, in every self-attention."""
+        """Adds to the scores, in every self-attention layer."""
         return None
 
 
@@ -56,126 +56,130 @@ class Sinusoidal(Position):
 
     omega: Tensor
 
-    def __init__(self, width: int, heads: int, head_dim: int, base: float) -> None:
-        super().__init__(width, heads, head_dim)
-        self.register_buffer("omega", frequencies(width, base), persistent=False)
+    def __init__(self, d_model: int, heads: int, head_dim: int, base: float) -> None:
+        super().__init__(d_model, heads, head_dim)
+        self.register_buffer("omega", frequencies(d_model, base), persistent=False)
 
     def embed(
-        self, x: Float[Tensor, "batch length width"], at: At
-    ) -> Float[Tensor, "batch length width"]:
-        angle = at[..., None] * self.omega
-        waves = torch.stack([angle.sin(), angle.cos()], dim=-1).flatten(-2)
-        return x + waves[..., : x.shape[-1]].to(x.dtype)
+        self, x: Float[Tensor, "batch length d_model"], position_ids: PositionIds
+    ) -> Float[Tensor, "batch length d_model"]:
+        angles = position_ids[..., None] * self.omega
+        encoding = torch.stack([angles.sin(), angles.cos()], dim=-1).flatten(-2)
+        return x + encoding[..., : x.shape[-1]].to(x.dtype)
 
 
 class Learned(Position):
     """x + P[t], a table with a row for each of the first `max_length` positions (GPT-1 to 3)"""
 
-    def __init__(self, width: int, heads: int, head_dim: int, max_length: int) -> None:
-        super().__init__(width, heads, head_dim)
+    def __init__(self, d_model: int, heads: int, head_dim: int, max_length: int) -> None:
+        super().__init__(d_model, heads, head_dim)
         self.max_length = max_length
-        # As large as the sinusoids, whose mean square is 1/2: the two kinds start alike.
-        self.table = nn.Parameter(torch.randn(max_length, width) * math.sqrt(0.5))
+        # The mean square of the sinusoids, 1/2: both kinds start at the same scale.
+        self.table = nn.Parameter(torch.randn(max_length, d_model) * math.sqrt(0.5))
 
     def embed(
-        self, x: Float[Tensor, "batch length width"], at: At
-    ) -> Float[Tensor, "batch length width"]:
-        if self._may_overrun(at) and (last := int(at.max())) >= len(self.table):
+        self, x: Float[Tensor, "batch length d_model"], position_ids: PositionIds
+    ) -> Float[Tensor, "batch length d_model"]:
+        if self._may_exceed(position_ids) and (last := int(position_ids.max())) >= len(self.table):
             raise UserError(
-                f'the position "learned" has a table of {len(self.table)} places and was asked for '
-                f"place {last + 1}: shorten the text, or train with a larger max_length"
+                f'the position "learned" has a table of {len(self.table)} positions and was asked for '
+                f"position {last + 1}: shorten the text, or train with a larger max_length"
             )
-        return x + embedding(at, self.table).to(x.dtype)
+        return x + embedding(position_ids, self.table).to(x.dtype)
 
-    def _may_overrun(self, at: At) -> bool:
-        """Whether it is worth looking at the numbers.
+    def _may_exceed(self, position_ids: PositionIds) -> bool:
+        """Should the position ids be checked against the table?
 
-        On an accelerator a look would wait for the device at every step, so it is taken only when
-        more tokens are read at once than the table has places. A single step too far (which a
-        translator never takes: it asks the model's `room`) is then caught by the look-up itself,
-        which fails there too, only less politely; nothing is ever clamped.
+        On an accelerator the check would synchronise with the host at every step, so it runs there only
+        if the sequence is longer than the table. A single step beyond the table (which a translator
+        never takes: it asks the model's `max_target_length`) fails in the look-up itself, with a less
+        helpful error; nothing is ever clamped.
         """
-        return at.numel() > 0 and (at.device.type == "cpu" or at.shape[1] > len(self.table))
+        on_cpu = position_ids.device.type == "cpu"
+        return position_ids.numel() > 0 and (on_cpu or position_ids.shape[1] > len(self.table))
 
 
 # --- added to the score ---------------------------------------------------------------------------
 
 
-def distance(
-    query_at: Int[Tensor, "batch query"], key_at: Int[Tensor, "batch key"]
+def relative_distance(
+    query_position_ids: Int[Tensor, "batch query"], key_position_ids: Int[Tensor, "batch key"]
 ) -> Int[Tensor, "batch query key"]:
-    """How far on from the query at i the key at j stands: j - i."""
-    return key_at[:, None, :] - query_at[:, :, None]
+    """Signed relative distance j - i of the key at j from the query at i."""
+    return key_position_ids[:, None, :] - query_position_ids[:, :, None]
 
 
 class Relative(Position):
-    """Learned by clipped distance r = max(-m, min(m, j - i)), in every layer anew.
+    """Learned per clipped distance r = max(-m, min(m, j - i)), separately in every layer.
 
-    bias     e_ij + b_h[r]               a number for each head (T5: Raffel et al., 2020, whose
-                                         buckets widen with the distance and serve all layers)
+    bias     e_ij + b_h[r]               a scalar per head (T5, Raffel et al., 2020, with buckets that
+                                         widen with the distance, shared by all layers)
     query    e_ij + q_i . a[r] / sqrt(d) a vector for all heads (Shaw et al., 2018): with the score
-                                         scaled-dot this is q_i . (k_j + a[r]) / sqrt(d), theirs
+                                         scaled-dot this is their q_i . (k_j + a[r]) / sqrt(d)
     """
 
-    def __init__(self, width: int, heads: int, head_dim: int, form: str, max_distance: int) -> None:
-        super().__init__(width, heads, head_dim)
+    def __init__(
+        self, d_model: int, heads: int, head_dim: int, form: str, max_distance: int
+    ) -> None:
+        super().__init__(d_model, heads, head_dim)
         self.form, self.max_distance = form, max_distance
-        columns, spread = (heads, width) if form == "bias" else (head_dim, head_dim)
-        self.table = nn.Parameter(torch.randn(2 * max_distance + 1, columns) * spread**-0.5)
+        columns, fan_in = (heads, d_model) if form == "bias" else (head_dim, head_dim)
+        self.table = nn.Parameter(torch.randn(2 * max_distance + 1, columns) * fan_in**-0.5)
 
     def bias(
         self,
         query: Float[Tensor, "batch heads query depth"],
-        query_at: Int[Tensor, "batch query"],
-        key_at: Int[Tensor, "batch key"],
+        query_position_ids: Int[Tensor, "batch query"],
+        key_position_ids: Int[Tensor, "batch key"],
     ) -> Float[Tensor, "batch heads query key"]:
-        furthest = self.max_distance
-        row = distance(query_at, key_at).clamp(-furthest, furthest) + furthest
+        limit = self.max_distance
+        distances = relative_distance(query_position_ids, key_position_ids)
+        index = distances.clamp(-limit, limit) + limit
         if self.form == "bias":
-            return embedding(row, self.table).permute(0, 3, 1, 2).to(query.dtype)
-        # Every distance first, then each key's: [b h query 2m+1], not [b query key depth].
-        every = query @ self.table.to(query.dtype).T / math.sqrt(query.shape[-1])
-        return every.gather(-1, row[:, None].expand(-1, query.shape[1], -1, -1))
+            return embedding(index, self.table).permute(0, 3, 1, 2).to(query.dtype)
+        # All 2m+1 distances first, then gather each key's: [b h query 2m+1], not [b query key depth].
+        by_distance = query @ self.table.to(query.dtype).T / math.sqrt(query.shape[-1])
+        return by_distance.gather(-1, index[:, None].expand(-1, query.shape[1], -1, -1))
 
 
 class Alibi(Position):
-    """e_ij - 2^(-8 h / H) |j - i|, heads h = 1 .. H; nothing is learned (Press et al., 2022)
+    """e_ij - 2^(-8 h / H) |j - i|, heads h = 1 .. H; no parameters (Press et al., 2022)
 
-    Under a causal mask the distance only looks back, as theirs does; without one, both ways alike.
-    One geometric sequence for any H: theirs mixes two if H is not a power of two.
+    With a causal mask only j <= i remain, as in the paper; without one, the bias is symmetric. One
+    geometric sequence for any H: the paper interleaves two if H is not a power of two.
     """
 
     slopes: Tensor
 
-    def __init__(self, width: int, heads: int, head_dim: int) -> None:
-        super().__init__(width, heads, head_dim)
+    def __init__(self, d_model: int, heads: int, head_dim: int) -> None:
+        super().__init__(d_model, heads, head_dim)
         slopes = 2 ** (-8 * torch.arange(1, heads + 1) / heads)
         self.register_buffer("slopes", slopes, persistent=False)
 
     def bias(
         self,
         query: Float[Tensor, "batch heads query depth"],
-        query_at: Int[Tensor, "batch query"],
-        key_at: Int[Tensor, "batch key"],
+        query_position_ids: Int[Tensor, "batch query"],
+        key_position_ids: Int[Tensor, "batch key"],
     ) -> Float[Tensor, "batch heads query key"]:
-        away = distance(query_at, key_at).abs()[:, None]
-        return (-self.slopes[:, None, None] * away).to(query.dtype)
+        distances = relative_distance(query_position_ids, key_position_ids).abs()[:, None]
+        return (-self.slopes[:, None, None] * distances).to(query.dtype)
 
 
 # --- on queries and keys --------------------------------------------------------------------------
 
 
 class Rotary(Position):
-    """(x1, x2) -> (x1 cos - x2 sin, x2 cos + x1 sin), pair i turned by t omega_i (Su et al., 2021)
+    """(x1, x2) -> (x1 cos - x2 sin, x2 cos + x1 sin), pair i rotated by t omega_i (RoPE, Su et al., 2021)
 
-    Keeps norms, unless the scaling is yarn's: that also stretches queries and keys.
+    Preserves norms, except with yarn scaling, which also scales queries and keys.
     """
 
     omega: Tensor
 
     def __init__(
         self,
-        width: int,
+        d_model: int,
         heads: int,
         head_dim: int,
         base: float,
@@ -183,31 +187,31 @@ class Rotary(Position):
         factor: float,
         original_length: int,
     ) -> None:
-        super().__init__(width, heads, head_dim)
+        super().__init__(d_model, heads, head_dim)
         if head_dim % 2:
-            raise UserError(f"rotary turns pairs: a head must have an even width, not {head_dim}")
+            raise UserError(f"rotary needs pairs, so head_dim must be even, not {head_dim}")
         scaled = SCALINGS[scaling](frequencies(head_dim, base), factor, original_length)
         self.register_buffer("omega", scaled, persistent=False)
-        # Longer contexts flatten the softmax; yarn sharpens it again: q . k grows by the square.
-        self.stretch = 0.1 * math.log(factor) + 1 if scaling == "yarn" else 1.0
+        # Longer contexts flatten the softmax; yarn scales q and k, so that q . k grows by the square.
+        self.scale = 0.1 * math.log(factor) + 1 if scaling == "yarn" else 1.0
 
     def rotate(
-        self, heads: Float[Tensor, "batch heads length depth"], at: At
+        self, heads: Float[Tensor, "batch heads length depth"], position_ids: PositionIds
     ) -> Float[Tensor, "batch heads length depth"]:
-        # A pair is a complex number, and turning it is one product: (x1 + i x2) e^(i t omega).
-        exact = torch.promote_types(heads.dtype, torch.float32)
-        angle = (at[:, None, :, None] * self.omega).to(exact)
-        turn = torch.polar(torch.full_like(angle, self.stretch), angle)
-        pairs = torch.view_as_complex(heads.to(exact).unflatten(-1, (-1, 2)).contiguous())
-        return torch.view_as_real(pairs * turn).flatten(-2).to(heads.dtype)
+        # A pair as a complex number is rotated by one multiplication: (x1 + i x2) e^(i t omega).
+        dtype = torch.promote_types(heads.dtype, torch.float32)
+        angles = (position_ids[:, None, :, None] * self.omega).to(dtype)
+        rotation = torch.polar(torch.full_like(angles, self.scale), angles)
+        pairs = torch.view_as_complex(heads.to(dtype).unflatten(-1, (-1, 2)).contiguous())
+        return torch.view_as_real(pairs * rotation).flatten(-2).to(heads.dtype)
 
 
 Omega = Float[Tensor, " pairs"]
 
 
-def frequencies(width: int, base: float) -> Omega:
-    """omega_i = base^(-2i / width), i = 0, 1, ... one for each pair of dimensions."""
-    return base ** -(torch.arange(0, width, 2) / width)
+def frequencies(dim: int, base: float) -> Omega:
+    """omega_i = base^(-2i / dim), i = 0, 1, ..., one for each pair of dimensions."""
+    return base ** -(torch.arange(0, dim, 2) / dim)
 
 
 def unscaled(omega: Omega, factor: float, original_length: int) -> Omega:
@@ -216,29 +220,29 @@ def unscaled(omega: Omega, factor: float, original_length: int) -> Omega:
 
 
 def linear(omega: Omega, factor: float, original_length: int) -> Omega:
-    """omega_i / s: position s t turns as far as t did (Chen et al., 2023)"""
+    """omega_i / s: position s t gets the angle that t had (position interpolation, Chen et al., 2023)"""
     return omega / factor
 
 
 def ntk(omega: Omega, factor: float, original_length: int) -> Omega:
-    """omega_i with the base times s^(d / (d - 2)) (bloc97, 2023)
+    """omega_i with base * s^(d / (d - 2)) (NTK-aware scaling, bloc97, 2023)
 
-    That is omega_i s^(-i / last): the fastest pair keeps its pace, the slowest turns s times slower.
+    That is omega_i s^(-i / last): the highest frequency stays, the lowest is divided by s.
     """
     pairs = len(omega)
     return omega * factor ** -(torch.arange(pairs) / max(pairs - 1, 1))
 
 
 def yarn(omega: Omega, factor: float, original_length: int) -> Omega:
-    """omega_i (g + (1 - g) / s), g rising from 0 to 1 between 1 and 32 turns (Peng et al., 2023)
+    """omega_i (g + (1 - g) / s), g rising from 0 to 1 between 1 and 32 rotations (Peng et al., 2023)
 
-    Turns are counted over the original length: fast pairs, which know near distances, stay; slow
-    ones, which never came round, are interpolated. (As in the paper: a ramp over turns, not, as in
-    some implementations, over the numbers of the pairs.)
+    Rotations are counted over the original length: high frequencies, which encode near distances, stay;
+    low ones, which never complete a rotation, are interpolated. (As in the paper: a ramp over rotations,
+    not, as in some implementations, over the pair index.)
     """
-    turns = original_length * omega / (2 * math.pi)
-    stay = ((turns - 1) / (32 - 1)).clamp(0, 1)
-    return omega * (stay + (1 - stay) / factor)
+    rotations = original_length * omega / (2 * math.pi)
+    ramp = ((rotations - 1) / (32 - 1)).clamp(0, 1)
+    return omega * (ramp + (1 - ramp) / factor)
 
 
 SCALINGS: dict[str, Callable[[Tensor, float, int], Tensor]] = {

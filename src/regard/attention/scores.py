@@ -1,7 +1,7 @@
-"""e(q, k): how well a key answers a query. A kind of attention is its score and its normaliser.
+"""Score functions e(q, k). A kind of attention is a score and a normaliser.
 
-A score holds no projection: the layer that uses it owns W_q and W_k. `projected` says whether the
-score wants them (to a common width) or takes queries and keys as they come.
+A score has no query or key projection: the layer that uses it owns W_q and W_k. `projected` says whether
+the score takes projected queries and keys (of a common dimension) or the original ones.
 """
 
 import math
@@ -19,22 +19,20 @@ Scores = Float[Tensor, "*batch query key"]
 
 
 class Score(nn.Module, ABC):
-    """score(query, keys) -> one number for each pair. `location` has a largest number of keys."""
+    """score(query, keys) -> one number for each pair."""
 
     projected = True
     pairwise = False
-    """Does the number for a pair depend on that pair alone, wherever the key stands? (If in doubt, no.)"""
+    """Does e(q_i, k_j) depend on q_i and k_j alone, not on the index j? (If in doubt, False.)"""
 
-    def __init__(self, query_width: int, key_width: int) -> None:
+    def __init__(self, query_dim: int, key_dim: int) -> None:
         super().__init__()
-        if self.projected and query_width != key_width:
-            raise ValueError(
-                f"queries are {query_width} wide and keys {key_width}: they must agree"
-            )
+        if self.projected and query_dim != key_dim:
+            raise ValueError(f"query_dim ({query_dim}) and key_dim ({key_dim}) must be equal")
 
     @abstractmethod
     def forward(self, query: Query, keys: Keys) -> Scores:
-        """One number for each query and key."""
+        """A score for each query and key."""
 
 
 def constant(value: float, query: Tensor, keys: Tensor) -> Tensor:
@@ -42,7 +40,7 @@ def constant(value: float, query: Tensor, keys: Tensor) -> Tensor:
 
 
 class Dummy(Score):
-    """e = minus infinity: attends to no word, so the context is zeros."""
+    """e = minus infinity: attends to no key, so the context is zeros."""
 
     projected = False
     pairwise = True
@@ -52,7 +50,7 @@ class Dummy(Score):
 
 
 class Mean(Score):
-    """e = 0: attends equally to every real word."""
+    """e = 0: attends equally to every key that is not masked."""
 
     projected = False
     pairwise = True
@@ -62,21 +60,25 @@ class Mean(Score):
 
 
 class Location(Score):
-    """e_i = (W q + b)_i, i = the position: looks only at the query. An ablation (tutorial form)."""
+    """e_i = (W q + b)_i, i = the key's index: ignores the keys (Luong et al., 2015; the PyTorch tutorial).
+
+    An ablation. At most `max_length` keys.
+    """
 
     projected = False
 
-    def __init__(self, query_width: int, key_width: int, max_length: int) -> None:
-        super().__init__(query_width, key_width)
-        self.places = nn.Linear(query_width, max_length)
+    def __init__(self, query_dim: int, key_dim: int, max_length: int) -> None:
+        super().__init__(query_dim, key_dim)
+        self.index_scores = nn.Linear(query_dim, max_length)
 
     def forward(self, query: Query, keys: Keys) -> Scores:
-        if keys.shape[-2] > self.places.out_features:
+        max_length, length = self.index_scores.out_features, keys.shape[-2]
+        if length > max_length:
             raise UserError(
-                f'the score "location" looks at no more than {self.places.out_features} places and '
-                f"got {keys.shape[-2]}: shorten the text, or train with a larger max_length"
+                f'the score "location" supports at most {max_length} keys and got {length}: shorten '
+                "the text, or train with a larger max_length"
             )
-        return self.places(query)[..., : keys.shape[-2]]
+        return self.index_scores(query)[..., :length]
 
 
 class Additive(Score):
@@ -84,10 +86,10 @@ class Additive(Score):
 
     pairwise = True
 
-    def __init__(self, query_width: int, key_width: int) -> None:
-        super().__init__(query_width, key_width)
-        bound = 1 / math.sqrt(key_width)
-        self.v = nn.Parameter(torch.empty(key_width).uniform_(-bound, bound))
+    def __init__(self, query_dim: int, key_dim: int) -> None:
+        super().__init__(query_dim, key_dim)
+        bound = 1 / math.sqrt(key_dim)
+        self.v = nn.Parameter(torch.empty(key_dim).uniform_(-bound, bound))
 
     def forward(self, query: Query, keys: Keys) -> Scores:
         return torch.tanh(query[..., :, None, :] + keys[..., None, :, :]) @ self.v
@@ -112,17 +114,17 @@ class ScaledDot(Score):
 
 
 class Bilinear(Score):
-    """e = q . W k (Luong et al., 2015, "general"); q and k unprojected"""
+    """e = q . W k (Luong et al., 2015, "general"); q and k are not projected"""
 
     projected = False
     pairwise = True
 
-    def __init__(self, query_width: int, key_width: int) -> None:
-        super().__init__(query_width, key_width)
-        self.inner = nn.Linear(key_width, query_width, bias=False)
+    def __init__(self, query_dim: int, key_dim: int) -> None:
+        super().__init__(query_dim, key_dim)
+        self.weight = nn.Linear(key_dim, query_dim, bias=False)
 
     def forward(self, query: Query, keys: Keys) -> Scores:
-        return query @ self.inner(keys).transpose(-1, -2)
+        return query @ self.weight(keys).transpose(-1, -2)
 
 
 SCORES: dict[str, type[Score]] = {

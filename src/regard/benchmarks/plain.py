@@ -31,8 +31,8 @@ def project_keys_values(layer: Any, x: Tensor) -> list[Tensor]:
 
 
 def feed_forward(block: Any, x: Tensor) -> Tensor:
-    up, down = block.feed.grow, block.feed.shrink
-    hidden = linear(block.feed_norm(x), up.weight, up.bias).relu()
+    up, down = block.feed_forward.up, block.feed_forward.down
+    hidden = linear(block.feed_forward_norm(x), up.weight, up.bias).relu()
     return x + linear(hidden, down.weight, down.bias)
 
 
@@ -41,13 +41,13 @@ def encode(model: Any, source: Tensor, mask: Tensor) -> Cache:
     position_ids = torch.arange(source.shape[1], device=source.device).expand_as(source)
     x = model.position.embed(model.source_embedding(source) * model.scale, position_ids)
     for block in model.encoder:
-        normed, attention = block.own_norm(x), block.own.attention
+        normed, attention = block.mixer_norm(x), block.mixer.attention
         x = x + attend(
             attention, normed, *project_keys_values(attention, normed), mask[:, None, None]
         )
         x = feed_forward(block, x)
     states = model.encoder_norm(x)
-    cross = [project_keys_values(block.cross, states) for block in model.decoder]
+    cross = [project_keys_values(block.cross_attention, states) for block in model.decoder]
     return [{"keys": keys, "values": values, "mask": mask[:, None, None]} for keys, values in cross]
 
 
@@ -56,15 +56,15 @@ def step(model: Any, tokens: Tensor, position: int, cache: Cache) -> Tensor:
     position_ids = torch.full_like(tokens[:, None], position)
     x = model.position.embed(model.target_embedding(tokens[:, None]) * model.scale, position_ids)
     for block, layer in zip(model.decoder, cache, strict=True):
-        normed, attention = block.own_norm(x), block.own.attention
+        normed, attention = block.mixer_norm(x), block.mixer.attention
         projected = project_keys_values(attention, normed)
         for name, new in zip(("self_keys", "self_values"), projected, strict=True):
             layer[name] = torch.cat([layer[name], new], dim=2) if name in layer else new
         x = x + attend(attention, normed, layer["self_keys"], layer["self_values"], None)
         normed = block.cross_norm(x)
-        x = x + attend(block.cross, normed, layer["keys"], layer["values"], layer["mask"])
+        x = x + attend(block.cross_attention, normed, layer["keys"], layer["values"], layer["mask"])
         x = feed_forward(block, x)
-    logits = linear(model.decoder_norm(x)[:, 0], *model.output_map)
+    logits = linear(model.decoder_norm(x)[:, 0], *model.output_projection)
     logits[:, [PAD, BOS, EOS]] = -1e9
     return logits.log_softmax(-1)
 

@@ -165,7 +165,7 @@ class StepwiseLoss(nn.Module):
     def forward(self, batch: Batch) -> Tensor:
         model = self.model
         memory = model.encode(batch.source, batch.source_mask)
-        state = model.begin(memory)
+        state = model.init_state(memory)
         logits = []
         for tokens in batch.target.unbind(1):
             if not self.reuse_keys and model.decoder.attention:

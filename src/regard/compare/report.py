@@ -100,8 +100,8 @@ def find_shared_sentences(
 
 def collect_results(label: str, runs: Sequence[Run], split: str) -> dict[str, Any]:
     """Summary statistics of one system, with the figures of each of its runs."""
-    cards = [files.record(run.folder / "card.json") for run in runs]
-    evaluations = [files.record(run.folder / f"evaluation-{split}.json") for run in runs]
+    cards = [files.read_json(run.folder / "card.json") for run in runs]
+    evaluations = [files.read_json(run.folder / f"evaluation-{split}.json") for run in runs]
     first = [evaluation["results"][0] for evaluation in evaluations]
     figures = {
         **summarize(first, "bleu_lower", "bleu_lower_longest", "bleu", "chrf", "exact_match"),

@@ -19,7 +19,7 @@ def is_finished(run: Run, split: str, beams: Sequence[int]) -> bool:
     path = run.folder / f"evaluation-{split}.json"
     if not path.is_file() or not is_trained(run):
         return False
-    evaluation = files.record(path)
+    evaluation = files.read_json(path)
     evaluated_beams = {result["beam"] for result in evaluation["results"]}
     # An earlier version did not write this key: evaluate again, without training again.
     return set(beams) <= evaluated_beams and "cache_bytes_per_token" in evaluation

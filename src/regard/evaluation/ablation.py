@@ -29,9 +29,10 @@ from regard.errors import UserError
 from regard.evaluation.likelihood import Likelihood, aggregate, batch_likelihoods, likelihoods
 from regard.evaluation.metrics import bleu_lower
 from regard.models.ablate import NOTHING, masked, silenced, uniform
-from regard.models.interface import Attending, Model
+from regard.models.batching import batch_rows
+from regard.models.interface import AttentionLayer, Model
 from regard.text.batch import EncodedPairs
-from regard.translator import Translator, batches
+from regard.translator import Translator
 
 Row = dict[str, Any]
 Ablation = tuple[Row, AbstractContextManager[None]]
@@ -52,14 +53,14 @@ def ablate(
     progress: Progress = lambda fraction, row: None,
 ) -> dict[str, Any]:
     """The results of `regard evaluate --ablate`. Calls `progress(fraction_done, row)` after each row."""
-    layers = translator.model.attentions()
+    layers = translator.model.attention_layers()
     if not any(layers.values()):
         raise UserError(
             "this model has no attention to ablate: choose a run with attention "
             '(trained without model.attention = "none")'
         )
     encoded = EncodedPairs.from_pairs(pairs, translator.tokenizers)
-    translator.refuse_too_long(encoded)
+    translator.check_lengths(encoded)
     ablations = list(
         head_ablations(translator.model, encoded) if kind == "heads" else uniform_ablations(layers)
     )
@@ -127,15 +128,15 @@ def head_ablations(model: Model, encoded: EncodedPairs) -> Iterator[Ablation]:
     """Every head of every layer, ablated."""
     batch = encoded.batch([0]).to(next(model.parameters()).device)
     with torch.inference_mode():
-        weights = model.explain(batch.source, batch.source_mask, batch.target)
-    for mechanism, layers in model.attentions().items():
+        weights = model.attention_weights(batch.source, batch.source_mask, batch.target)
+    for mechanism, layers in model.attention_layers().items():
         for layer, attention in enumerate(layers):
             for head in range(weights[mechanism].shape[2]):
                 row = {"mechanism": mechanism, "layer": layer + 1, "head": head + 1}
                 yield row | {"intervention": "ablated"}, silenced(attention, head)
 
 
-def uniform_ablations(attentions: dict[str, list[Attending]]) -> Iterator[Ablation]:
+def uniform_ablations(attentions: dict[str, list[AttentionLayer]]) -> Iterator[Ablation]:
     """Each layer with uniform weights, then (layer None) all layers of a mechanism at once."""
     for mechanism, layers in attentions.items():
         selections = [*enumerate(([layer] for layer in layers), start=1)]
@@ -161,9 +162,11 @@ def mask_tokens(
     by_choice: dict[str, dict[int, Likelihood]] = {}
     eos_count, token_count = 0, 0
     with torch.inference_mode():
-        for rows in batches(model, encoded, batch_tokens):
+        for rows in batch_rows(model, encoded, batch_tokens):
             batch = encoded.batch(rows).to(device)
-            weights = model.explain(batch.source, batch.source_mask, batch.target)["cross"]
+            weights = model.attention_weights(batch.source, batch.source_mask, batch.target)[
+                "cross"
+            ]
             memory = model.encode(batch.source, batch.source_mask)
             mean_weights = weights.mean((1, 2))  # over layers and heads: [batch target source]
             eos = (batch.source_mask.sum(1) - 1)[:, None].expand_as(batch.target)
@@ -203,11 +206,11 @@ def mask_tokens(
     }
 
 
-def source_attention(model: Model) -> list[Attending]:
+def source_attention(model: Model) -> list[AttentionLayer]:
     """The layers through which target tokens attend to the source: cross-attention, or the decoder's
     self-attention in a decoder-only model.
     """
-    layers = model.attentions()
+    layers = model.attention_layers()
     return layers.get("cross") or layers.get("decoder", [])
 
 

@@ -24,7 +24,7 @@ def evaluate(
 ) -> dict[str, Any]:
     """The fields of `regard evaluate --json`; each result also holds its outputs, in order."""
     encoded = EncodedPairs.from_pairs(pairs, translator.tokenizers)
-    translator.refuse_too_long(encoded)
+    translator.check_lengths(encoded)
     by_pair = likelihoods(translator.model, encoded)
     corpus = aggregate(by_pair)
     # EOS counts as one character, as a newline would, because its cost is part of the sum.
@@ -98,11 +98,11 @@ def cache_bytes_per_token(translator: Translator) -> int:
     """The bytes by which the decoder state of one sentence grows per token, from its second step."""
     model = translator.model
     source = torch.tensor([[EOS]], device=translator.device)
-    state = model.begin(model.encode(source, torch.ones_like(source, dtype=torch.bool)))
+    state = model.init_state(model.encode(source, torch.ones_like(source, dtype=torch.bool)))
     sizes = []
     for _ in range(2):
         _, state = model.step(torch.full_like(source[0], BOS), state)
-        sizes.append(state.remembered())
+        sizes.append(state.cache_bytes())
     return sizes[1] - sizes[0]
 
 

@@ -9,9 +9,9 @@ from dataclasses import dataclass
 
 import torch
 
+from regard.models.batching import batch_rows
 from regard.models.interface import Memory, Model
 from regard.text.batch import Batch, EncodedPairs
-from regard.translator import batches
 
 
 @dataclass(frozen=True)
@@ -51,7 +51,7 @@ def likelihoods(model: Model, data: EncodedPairs, batch_tokens: int = 8192) -> l
     was_training = model.training
     model.eval()
     with torch.inference_mode():
-        for rows in batches(model, data, batch_tokens):
+        for rows in batch_rows(model, data, batch_tokens):
             batch = data.batch(rows).to(device)
             by_row.update(zip(rows, batch_likelihoods(model, batch), strict=True))
     model.train(was_training)

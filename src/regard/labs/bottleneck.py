@@ -139,7 +139,7 @@ class Bottleneck(Lab):
     claim = "Without attention the decoder forgets long sequences; with attention it looks each letter up"
     derivation = """
 The case task: `<U> aBc` gives `ABC`, `<L> aBc` gives `abc`, letter by letter. Letters are drawn uniformly
-from an alphabet of size a, so a letter that is not remembered can only be guessed. Without attention, all
+from an alphabet of size a, so a letter that is not cache_bytes can only be guessed. Without attention, all
 that the decoder gets is the encoder's last state, d numbers. If that state stores K letters, then of n
 letters and the end-of-sequence token a fraction
 

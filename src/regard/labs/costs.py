@@ -14,7 +14,7 @@ from regard.attention import SCORES, MultiHead, causal_mask
 from regard.diagrams.themes import Theme
 from regard.labs.lab import Check, Exercise, Findings, Lab, Parameters, Result, ResultTable
 from regard.labs.plotting import add_legend, add_subplots
-from regard.models.mixers import Reading, SelfAttention
+from regard.models.mixers import AttentionInputs, SelfAttention
 
 
 class CostsParameters(Parameters):
@@ -81,17 +81,22 @@ def count_flops(run: Callable[[], Any]) -> int:
 
 
 def measure_self(
-    tokens: int, d_model: int, heads: int, groups: int, causal: bool = False, explain: bool = True
+    tokens: int,
+    d_model: int,
+    heads: int,
+    groups: int,
+    causal: bool = False,
+    need_weights: bool = True,
 ) -> tuple[int, int]:
     """(flops, elements in the KV cache) of self-attention over one sequence"""
     mixer, position_ids = (
         SelfAttention(make_layer(d_model, heads, groups)),
         torch.arange(tokens)[None],
     )
-    cache = mixer.begin(1)
+    cache = mixer.init_cache(1)
     mask = causal_mask(position_ids, position_ids) if causal else None
-    inputs = Reading(position_ids, position_ids, mask)
-    flops = count_flops(lambda: mixer(torch.zeros(1, tokens, d_model), inputs, cache, explain))
+    inputs = AttentionInputs(position_ids, position_ids, mask)
+    flops = count_flops(lambda: mixer(torch.zeros(1, tokens, d_model), inputs, cache, need_weights))
     assert cache.keys is not None
     assert cache.values is not None
     return flops, cache.keys.numel() + cache.values.numel()
@@ -105,7 +110,7 @@ def measure_cross(queries: int, tokens: int, d_model: int, heads: int) -> int:
 
     def run() -> None:
         keys_values = attention.keys_values(source, key_position_ids)
-        attention(x, *keys_values, None, query_position_ids, key_position_ids, explain=True)
+        attention(x, *keys_values, None, query_position_ids, key_position_ids, need_weights=True)
 
     return count_flops(run)
 
@@ -216,7 +221,7 @@ Every head has its own queries; keys and values are computed once for each group
                 "saved_grouped": (full - grouped) // 2,
                 "cache": [full_cache, shared_cache, grouped_cache],
                 "without_the_sheets_m": full_macs - h * m * d**2 + h * d**2,
-                "flops_fused": measure_self(m, d, h, h, explain=False)[0],
+                "flops_fused": measure_self(m, d, h, h, need_weights=False)[0],
                 "lengths": lengths,
                 "groups": list(series),
                 "flops_by_length": [[flops for flops, _ in line] for line in series.values()],

@@ -16,7 +16,7 @@ from regard.errors import UserError
 from regard.labs.config_variants import list_variants
 from regard.labs.lab import Check, Exercise, Findings, Lab, Parameters, Result, ResultTable
 from regard.labs.plotting import add_legend, add_subplots
-from regard.models.build import make
+from regard.models.build import build_kind
 
 ROUNDING = 1e-9  # of float64, over a few hundred additions
 MIN_GAP = 0.01  # relative change of the output from which equivariance counts as broken
@@ -64,7 +64,7 @@ def make_layers(d_model: int) -> Iterator[tuple[str, Layer]]:
             continue
         table = config.Transformer(position=variant.value).position
         with suppress(UserError):  # a registered kind may lack defaults
-            position = make("position", table, *sizes)
+            position = build_kind("position", table, *sizes)
             yield variant.name.removeprefix("kind=").replace(" ", ", "), Layer(d_model, position)
 
 

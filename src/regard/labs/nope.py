@@ -75,7 +75,7 @@ def run_attention(
     mask = causal_mask(position_ids, position_ids) if causal else None
     inputs = tokens[None], *layer.keys_values(tokens[None], position_ids), mask
     fused, _ = layer(*inputs, position_ids, position_ids)
-    output, weights = layer(*inputs, position_ids, position_ids, explain=True)
+    output, weights = layer(*inputs, position_ids, position_ids, need_weights=True)
     assert weights is not None
     return Attended(fused[0], output[0], weights[0, 0])
 

@@ -79,7 +79,9 @@ def run_layer(layer: MultiHead) -> tuple[Tensor, Tensor, Tensor]:
     """(scores, weights, output) for all three queries"""
     states, position_ids = torch.tensor([STATES], dtype=torch.float64), torch.arange(3)[None]
     keys, values = layer.keys_values(states, position_ids)
-    output, weights = layer(states, keys, values, None, position_ids, position_ids, explain=True)
+    output, weights = layer(
+        states, keys, values, None, position_ids, position_ids, need_weights=True
+    )
     assert weights is not None
     return layer.score(layer.query(states), keys[:, 0])[0], weights[0, 0], output[0]
 

@@ -76,7 +76,9 @@ class ArgmaxStack:
 def run_layer(layer: MultiHead, x: Tokens) -> tuple[Tokens, Selections]:
     """(output, attention weights)"""
     ids = torch.arange(len(x))[None]
-    output, weights = layer(x[None], *layer.keys_values(x[None], ids), None, ids, ids, explain=True)
+    output, weights = layer(
+        x[None], *layer.keys_values(x[None], ids), None, ids, ids, need_weights=True
+    )
     assert weights is not None
     return output[0], weights[0]
 

@@ -67,15 +67,15 @@ def make_layers(d_model: int) -> Layers:
     head_dim = 4 * d_model
     attention = MultiHead(d_model, 1, head_dim, SCORES["scaled-dot"](head_dim, head_dim))
 
-    def attend_self(x: Tensor, explain: bool) -> Any:
+    def attend_self(x: Tensor, need_weights: bool) -> Any:
         position_ids = torch.arange(x.shape[1])[None]
         keys_values = attention.keys_values(x, position_ids)
-        return attention(x, *keys_values, None, position_ids, position_ids, explain)
+        return attention(x, *keys_values, None, position_ids, position_ids, need_weights)
 
     return {
         "RNN": Cell(CELLS["gru"], d_model, d_model),
-        "naive attention": partial(attend_self, explain=True),
-        "fused attention": partial(attend_self, explain=False),
+        "naive attention": partial(attend_self, need_weights=True),
+        "fused attention": partial(attend_self, need_weights=False),
         "state space": StateSpace(d_model, expand=8),
     }
 

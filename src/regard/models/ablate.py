@@ -15,7 +15,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from regard.attention.normalise import Normaliser, softmax
-from regard.models.interface import Attending
+from regard.models.interface import AttentionLayer
 
 Scores = Float[Tensor, "batch *heads query key"]
 Weights = Float[Tensor, "batch *heads query key"]
@@ -24,7 +24,7 @@ NOTHING = -1  # in place of a word: mask none
 
 
 @contextmanager
-def normalised(layer: Attending, change: Callable[[Normaliser], Normaliser]) -> Iterator[None]:
+def normalised(layer: AttentionLayer, change: Callable[[Normaliser], Normaliser]) -> Iterator[None]:
     """The layer, with what `change` makes of its normaliser."""
     before = layer.normalise
     layer.normalise = change(before)
@@ -35,7 +35,9 @@ def normalised(layer: Attending, change: Callable[[Normaliser], Normaliser]) -> 
 
 
 @contextmanager
-def _all(layers: Iterable[Attending], change: Callable[[Normaliser], Normaliser]) -> Iterator[None]:
+def _all(
+    layers: Iterable[AttentionLayer], change: Callable[[Normaliser], Normaliser]
+) -> Iterator[None]:
     with ExitStack() as stack:
         for layer in layers:
             stack.enter_context(normalised(layer, change))
@@ -43,7 +45,7 @@ def _all(layers: Iterable[Attending], change: Callable[[Normaliser], Normaliser]
 
 
 @contextmanager
-def silenced(layer: Attending, head: int) -> Iterator[None]:
+def silenced(layer: AttentionLayer, head: int) -> Iterator[None]:
     """Head `head` (from 0) gives every word a weight of 0. A layer of one head has no axis for it."""
 
     def change(normalise: Normaliser) -> Normaliser:
@@ -61,7 +63,7 @@ def silenced(layer: Attending, head: int) -> Iterator[None]:
 
 
 @contextmanager
-def uniform(layers: Iterable[Attending]) -> Iterator[None]:
+def uniform(layers: Iterable[AttentionLayer]) -> Iterator[None]:
     """Every head of these layers weighs alike whatever it may see: the score `mean` with softmax."""
 
     def level(scores: Scores) -> Weights:
@@ -72,7 +74,7 @@ def uniform(layers: Iterable[Attending]) -> Iterator[None]:
 
 
 @contextmanager
-def masked(layers: Iterable[Attending], words: Int[Tensor, "batch target"]) -> Iterator[None]:
+def masked(layers: Iterable[AttentionLayer], words: Int[Tensor, "batch target"]) -> Iterator[None]:
     """Target token t of these layers may not see key words[:, t] (`NOTHING`: it sees all).
 
     For one reading of this batch, by teacher forcing: at once, or a token at a time in order.

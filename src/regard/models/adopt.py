@@ -208,7 +208,7 @@ class Trial:
 
     def scale(self, model: Pretrained) -> float:
         """The c of wanted = c W f + b, by a model whose own is 1."""
-        bias = model.output_map[1]
+        bias = model.output_projection[1]
         loud = bias > NEVER / 2
         pairs = [(logits - bias, wanted - bias) for logits, wanted in self.said(model)]
         raw, wanted = (
@@ -225,7 +225,7 @@ class Trial:
         memory = model.encode(source, mask)
         found = []
         for row, (_, said, wanted) in enumerate(self.rows):
-            state, logits = model.begin(memory.select(torch.tensor([row]))), []
+            state, logits = model.init_state(memory.select(torch.tensor([row]))), []
             for token in said[0]:
                 step, state = model.step(token[None], state)
                 logits.append(step)
@@ -234,7 +234,7 @@ class Trial:
 
     def check(self, model: Pretrained, name: str) -> None:
         """Does the model, padded and word by word, say what the checkpoint says in one go?"""
-        loud = model.output_map[1] > NEVER / 2
+        loud = model.output_projection[1] > NEVER / 2
         for found, wanted in self.said(model):
             apart = (found - wanted)[..., loud].abs().max()
             if not apart <= ROUNDING * wanted.abs().max():

@@ -1,4 +1,4 @@
-"""Config to model. The only place, beside `config` itself, where kinds are told apart by name."""
+"""Builds models from configs: besides `config`, the only module that selects classes by name."""
 
 from functools import partial
 from importlib import metadata
@@ -13,7 +13,7 @@ from regard.attention import (
     NORMALISERS,
     POSITIONS,
     SCORES,
-    ManyHeads,
+    MultiHeadBase,
     Position,
     Score,
     SingleHead,
@@ -24,47 +24,54 @@ from regard.models.adopt import rebuilt
 from regard.models.cells import CELLS
 from regard.models.decoder_only import DecoderOnly
 from regard.models.interface import Model
-from regard.models.layers import FEEDS, NORMS, Block, CrossBlock
-from regard.models.mixers import BothWays, Causal, Mixer, SelfAttention
+from regard.models.layers import FEED_FORWARDS, NORMS, Block, CrossBlock
+from regard.models.mixers import (
+    BidirectionalStateSpace,
+    CausalStateSpace,
+    SelfAttention,
+    TokenMixer,
+)
 from regard.models.recurrent import Encoder, Recurrent
 from regard.models.recurrent_decoder import DECODERS
 from regard.models.state_space import StateSpace
 from regard.models.transformer import Transformer
 
-# Where a user may add a kind of their own: the point's name in a package's entry points, its dict.
-POINTS: dict[str, dict[str, Any]] = {
+TransformerConfig = config.Transformer | config.DecoderOnly
+
+# Extension points: the name in a package's entry points, and the registry.
+EXTENSION_POINTS: dict[str, dict[str, Any]] = {
     "score": SCORES,
     "normaliser": NORMALISERS,
     "position": POSITIONS,
 }
-TAKEN = {("position", "interleaved")}  # made here from other kinds, so in no dict
+RESERVED = {("position", "interleaved")}  # composed here from other kinds, so in no registry
 
 
 def register(registry: dict[str, Any], name: str, kind: Any) -> None:
-    """Add a kind of your own: `register(SCORES, "mine", Mine)`; then name it in a TOML like ours."""
-    point = next((point for point, known in POINTS.items() if known is registry), None)
+    """Add your own kind: `register(SCORES, "mine", Mine)`; then name it in a TOML file like ours."""
+    point = next((point for point, known in EXTENSION_POINTS.items() if known is registry), None)
     if point is None:
         raise UserError("register takes one of regard.attention's SCORES, NORMALISERS or POSITIONS")
-    if (point, name) in TAKEN or (name in registry and registry[name] is not kind):
+    if (point, name) in RESERVED or (name in registry and registry[name] is not kind):
         raise UserError(f'there is a {point} "{name}" already: choose another name')
     registry[name] = kind
     config.EXTENSIONS[point].add(name)
 
 
-def find(point: str, name: str) -> Any:
-    """What is registered under a name; an installed package's kind is loaded when first named."""
-    registry = POINTS[point]
+def lookup(point: str, name: str) -> Any:
+    """The kind registered under a name; an installed package's kind is loaded on first use."""
+    registry = EXTENSION_POINTS[point]
     if name not in registry:
         for entry in metadata.entry_points(group=f"regard.{point}", name=name):
             register(registry, name, entry.load())
     if name not in registry:
-        raise UserError(f'no {point} "{name}" is installed here. Known: {join_names(registry)}')
+        raise UserError(f'no {point} "{name}" is installed. Known: {join_names(registry)}')
     return registry[name]
 
 
-def make(point: str, table: Any, *arguments: Any) -> Any:
-    """The object a table asks for. Only a user's own kind can disagree with its table."""
-    kind = find(point, table.kind)
+def build_kind(point: str, table: Any, *arguments: Any) -> Any:
+    """The object for a table. Only a user-defined kind can reject its options."""
+    kind = lookup(point, table.kind)
     try:
         return kind(*arguments, **table.options)
     except TypeError as error:
@@ -73,39 +80,39 @@ def make(point: str, table: Any, *arguments: Any) -> Any:
         ) from error
 
 
-def score(table: Any, query_width: int, key_width: int, kq_dim: int) -> Score:
-    """A score that is given projected queries and keys, or, if it wants, the plain ones."""
-    projected = find("score", table.kind).projected
-    widths = (kq_dim, kq_dim) if projected else (query_width, key_width)
-    return make("score", table, *widths)
+def build_score(table: Any, query_dim: int, key_dim: int, kq_dim: int) -> Score:
+    """A score of projected queries and keys or, if it is not `projected`, of the original ones."""
+    projected = lookup("score", table.kind).projected
+    dims = (kq_dim, kq_dim) if projected else (query_dim, key_dim)
+    return build_kind("score", table, *dims)
 
 
-def normaliser(table: Any) -> Normaliser:
-    """A normaliser is a plain function: it has nothing to choose."""
+def build_normaliser(table: Any) -> Normaliser:
+    """A normaliser is a plain function without options."""
     if table.options:
         raise UserError(f'the normaliser "{table.kind}" takes no options: got {table.options}')
-    return find("normaliser", table.kind)
+    return lookup("normaliser", table.kind)
 
 
-def heard(table: Any) -> Any:
-    """The table of a position that a model without self-attention can use: one that embeds, or none."""
-    kind = find("position", table.kind)
+def check_embeds(table: Any) -> Any:
+    """The table of a position, if a model without self-attention can use it: it must act in `embed`."""
+    kind = lookup("position", table.kind)
     if kind is not Position and kind.embed is Position.embed:
         raise UserError(
-            f'the position "{table.kind}" speaks in self-attention, which this model has not: choose '
+            f'the position "{table.kind}" acts in self-attention, and this model has none: choose '
             "one that is added to the embedding"
         )
     return table
 
 
-def position_of_embedding(table: Any, width: int, heads: int, head_dim: int) -> Position:
-    """What the model adds to its embeddings: nothing, for the kinds that speak elsewhere."""
+def build_embedding_position(table: Any, d_model: int, heads: int, head_dim: int) -> Position:
+    """The position added to the embeddings: none, for the kinds that act in self-attention."""
     table = config.NoPosition() if isinstance(table, config.RotaryBase) else table
-    return position(table, ("embed",), width, heads, head_dim)
+    return build_position(table, ("embed",), d_model, heads, head_dim)
 
 
-def position_of_layer(table: Any, layer: int | None) -> Any:
-    """The position that a layer's self-attention has; cross-attention (no layer) has none."""
+def layer_position(table: Any, layer: int | None) -> Any:
+    """The position table of a layer's self-attention; cross-attention (layer None) has none."""
     if layer is None:
         return config.NoPosition()
     if isinstance(table, config.Interleaved):
@@ -113,139 +120,146 @@ def position_of_layer(table: Any, layer: int | None) -> Any:
     return table
 
 
-def position(table: Any, places: tuple[str, ...], *sizes: int) -> Position:
-    """The kind, if it speaks in one of these places; if not, its parameters would never learn."""
-    made = make("position", table, *sizes)
-    speaks = any(getattr(type(made), place) is not getattr(Position, place) for place in places)
-    return made if speaks else Position(*sizes)
+def build_position(table: Any, methods: tuple[str, ...], *sizes: int) -> Position:
+    """The position, if it overrides one of `methods`; otherwise its parameters would get no gradient."""
+    position = build_kind("position", table, *sizes)
+    acts = any(getattr(type(position), name) is not getattr(Position, name) for name in methods)
+    return position if acts else Position(*sizes)
 
 
-def recurrent(table: config.Recurrent, source_vocab: int, target_vocab: int) -> Recurrent:
+def build_recurrent(table: config.Recurrent, source_vocab: int, target_vocab: int) -> Recurrent:
     cell = CELLS[table.cell]
+    position = check_embeds(table.encoder.position)
     encoder = Encoder(
-        embedding(source_vocab, table),
+        build_embedding(source_vocab, table),
         cell,
         table.hidden_dim,
         table.encoder.layers,
         table.encoder.bidirectional,
-        position_of_embedding(
-            heard(table.encoder.position), table.embedding_dim, 1, table.embedding_dim
-        ),
+        build_embedding_position(position, table.embedding_dim, 1, table.embedding_dim),
         table.dropout,
     )
-    form = DECODERS[table.decoder.kind]
+    decoder_class = DECODERS[table.decoder.kind]
     attention = None
     if isinstance(table.attention, config.SingleHead):
-        wanted = table.attention
-        query_width = form.query_width(table.embedding_dim, table.hidden_dim)
-        widths = (query_width, encoder.width, wanted.kq_dim)
-        attention = SingleHead(*widths, score(wanted.score, *widths), normaliser(wanted.normaliser))
-    layers, context = table.decoder.layers, encoder.width
-    sizes = (table.embedding_dim, table.hidden_dim, layers)
-    decoder = form(cell, *sizes, attention, context, table.dropout)
-    target = embedding(target_vocab, table)
-    return Recurrent(encoder, target, decoder, target_vocab, table.dropout)
+        query_dim = decoder_class.query_dim(table.embedding_dim, table.hidden_dim)
+        dims = (query_dim, encoder.output_dim, table.attention.kq_dim)
+        score = build_score(table.attention.score, *dims)
+        attention = SingleHead(*dims, score, build_normaliser(table.attention.normaliser))
+    sizes = (table.embedding_dim, table.hidden_dim, table.decoder.layers)
+    decoder = decoder_class(cell, *sizes, attention, encoder.output_dim, table.dropout)
+    embedding = build_embedding(target_vocab, table)
+    return Recurrent(encoder, embedding, decoder, target_vocab, table.dropout)
 
 
-def embedding(vocab: int, table: config.Recurrent) -> nn.Embedding:
-    made = nn.Embedding(vocab, table.embedding_dim)
-    nn.init.normal_(made.weight, std=table.embedding_std)
-    return made
+def build_embedding(vocab: int, table: config.Recurrent) -> nn.Embedding:
+    embedding = nn.Embedding(vocab, table.embedding_dim)
+    nn.init.normal_(embedding.weight, std=table.embedding_std)
+    return embedding
 
 
-def heads(table: config.Transformer | config.DecoderOnly, layer: int | None) -> ManyHeads:
-    """The self-attention of a layer, or (no layer) a cross-attention: no positions, no window."""
-    wanted, depth = table.attention, table.head_dim
-    place = position_of_layer(table.position, layer)
-    if isinstance(wanted, config.Latent):
-        turns = find("position", place.kind).rotate is not Position.rotate
-        rope = wanted.rope_dim if turns else 0
-        own = {"latent_dim": wanted.latent_dim, "rope_dim": rope}
-        depth, spoken = depth + rope, rope or depth
+def build_heads(table: TransformerConfig, layer: int | None) -> MultiHeadBase:
+    """The self-attention of a layer, or (layer None) cross-attention: no positions, no window."""
+    attention, score_dim = table.attention, table.head_dim
+    position = layer_position(table.position, layer)
+    if isinstance(attention, config.Latent):
+        rotates = lookup("position", position.kind).rotate is not Position.rotate
+        rope_dim = attention.rope_dim if rotates else 0
+        options = {"latent_dim": attention.latent_dim, "rope_dim": rope_dim}
+        score_dim, position_dim = score_dim + rope_dim, rope_dim or score_dim
     else:
-        own, spoken = {"kv_heads": wanted.kv_heads}, depth
-    return HEADS[wanted.kind](
+        options, position_dim = {"kv_heads": attention.kv_heads}, score_dim
+    sizes = (table.d_model, attention.heads, position_dim)
+    return HEADS[attention.kind](
         table.d_model,
-        wanted.heads,
+        attention.heads,
         table.head_dim,
-        position=position(place, ("rotate", "bias"), table.d_model, wanted.heads, spoken),
-        score=score(wanted.score, depth, depth, depth),
-        normalise=normaliser(wanted.normaliser),
-        window=None if layer is None else wanted.window,
-        dropout=wanted.dropout,
-        **own,
+        position=build_position(position, ("rotate", "bias"), *sizes),
+        score=build_score(attention.score, score_dim, score_dim, score_dim),
+        normalise=build_normaliser(attention.normaliser),
+        window=None if layer is None else attention.window,
+        dropout=attention.dropout,
+        **options,
     )
 
 
-class Parts:
-    """What Transformers of both kinds are made of, as their table asks."""
+class TransformerParts:
+    """Builds the parts of a Transformer from its table."""
 
-    def __init__(self, table: config.Transformer | config.DecoderOnly) -> None:
-        self.table, self.width = table, table.d_model
-        self.before = table.norm_position == "pre"
+    def __init__(self, table: TransformerConfig) -> None:
+        self.table, self.d_model = table, table.d_model
+        self.pre_norm = table.norm_position == "pre"
 
-    def mixer(self, layer: int, causal: bool) -> Mixer:
-        wanted = self.table.mixer
-        if isinstance(wanted, config.StateSpaceMixer):
-            space = partial(StateSpace, self.width, **wanted.options)
-            return Causal(space()) if causal else BothWays(space(), space())
-        return SelfAttention(heads(self.table, layer))
+    def mixer(self, layer: int, causal: bool) -> TokenMixer:
+        mixer = self.table.mixer
+        if isinstance(mixer, config.StateSpaceMixer):
+            space = partial(StateSpace, self.d_model, **mixer.options)
+            return (
+                CausalStateSpace(space()) if causal else BidirectionalStateSpace(space(), space())
+            )
+        return SelfAttention(build_heads(self.table, layer))
 
-    def rest(self) -> tuple[Any, ...]:
-        """Of a block, what every kind has: feed-forward, norms, dropout."""
+    def common(self) -> tuple[Any, ...]:
+        """The arguments that all blocks share: feed-forward network, norm, norm position, dropout."""
         table = self.table
-        feed = FEEDS[table.activation](self.width, table.d_ff, table.dropout)
-        return feed, partial(NORMS[table.norm], self.width), self.before, table.dropout
+        feed_forward = FEED_FORWARDS[table.activation](self.d_model, table.d_ff, table.dropout)
+        norm = partial(NORMS[table.norm], self.d_model)
+        return feed_forward, norm, self.pre_norm, table.dropout
 
     def block(self, layer: int, causal: bool) -> Block:
-        return Block(self.mixer(layer, causal), *self.rest())
+        return Block(self.mixer(layer, causal), *self.common())
 
     def cross_block(self, layer: int) -> CrossBlock:
-        return CrossBlock(self.mixer(layer, causal=True), heads(self.table, None), *self.rest())
+        mixer = self.mixer(layer, causal=True)
+        return CrossBlock(mixer, build_heads(self.table, None), *self.common())
 
-    def last_norm(self) -> nn.Module:
-        """Behind the last block; one that ends with a norm needs no other."""
-        return NORMS[self.table.norm](self.width) if self.before else nn.Identity()
+    def final_norm(self) -> nn.Module:
+        """After the last block; a post-norm block ends with a norm already."""
+        return NORMS[self.table.norm](self.d_model) if self.pre_norm else nn.Identity()
 
     def embeddings(
         self, source_vocab: int, target_vocab: int, joint: bool
     ) -> tuple[nn.Embedding, nn.Embedding, Position]:
-        target = nn.Embedding(target_vocab, self.width)
-        source = target if joint else nn.Embedding(source_vocab, self.width)
-        sizes = (self.width, self.table.attention.heads, self.table.head_dim)
-        mixes = isinstance(self.table.mixer, config.StateSpaceMixer)
-        place = heard(self.table.position) if mixes else self.table.position
-        return source, target, position_of_embedding(place, *sizes)
+        target = nn.Embedding(target_vocab, self.d_model)
+        source = target if joint else nn.Embedding(source_vocab, self.d_model)
+        sizes = (self.d_model, self.table.attention.heads, self.table.head_dim)
+        position = self.table.position
+        if isinstance(self.table.mixer, config.StateSpaceMixer):
+            check_embeds(position)
+        return source, target, build_embedding_position(position, *sizes)
 
 
-def transformer(table: config.Transformer, *vocabularies: Any) -> Transformer:
-    parts = Parts(table)
+def build_transformer(table: config.Transformer, *vocabularies: Any) -> Transformer:
+    parts = TransformerParts(table)
     encoder = [parts.block(layer, causal=False) for layer in range(table.encoder.layers)]
     decoder = [parts.cross_block(layer) for layer in range(table.decoder.layers)]
     embeddings = parts.embeddings(*vocabularies)
-    norms = (parts.last_norm(), parts.last_norm())
+    norms = (parts.final_norm(), parts.final_norm())
     return Transformer(*embeddings, encoder, decoder, norms, table.tie_embeddings, table.dropout)
 
 
-def decoder_only(table: config.DecoderOnly, *vocabularies: Any) -> DecoderOnly:
-    parts = Parts(table)
+def build_decoder_only(table: config.DecoderOnly, *vocabularies: Any) -> DecoderOnly:
+    parts = TransformerParts(table)
     decoder = [parts.block(layer, causal=True) for layer in range(table.decoder.layers)]
     embeddings = parts.embeddings(*vocabularies)
-    return DecoderOnly(*embeddings, decoder, parts.last_norm(), table.tie_embeddings, table.dropout)
+    norm = parts.final_norm()
+    return DecoderOnly(*embeddings, decoder, norm, table.tie_embeddings, table.dropout)
 
 
 def build(
     table: Any, source_vocab: int, target_vocab: int, joint: bool, folder: Path | None = None
 ) -> Model:
-    """The model that a config's [model] table asks for, for vocabularies of these sizes.
+    """The model for a config's [model] table, for vocabularies of these sizes.
 
-    A pretrained one is what the run in `folder` began with.
+    A pretrained model is rebuilt from the architecture saved in the run's `folder`.
     """
     if isinstance(table, config.Pretrained):
-        assert folder is not None, "a pretrained model is adopted first, into a folder"
+        assert folder is not None, (
+            "load_pretrained saves the architecture into the run folder first"
+        )
         return rebuilt(table, folder)
     if isinstance(table, config.Recurrent):
-        return recurrent(table, source_vocab, target_vocab)
+        return build_recurrent(table, source_vocab, target_vocab)
     if isinstance(table, config.DecoderOnly):
-        return decoder_only(table, source_vocab, target_vocab, joint)
-    return transformer(table, source_vocab, target_vocab, joint)
+        return build_decoder_only(table, source_vocab, target_vocab, joint)
+    return build_transformer(table, source_vocab, target_vocab, joint)

@@ -7,14 +7,14 @@ import torch
 from jaxtyping import Int
 from torch import Tensor
 
-from regard.models.interface import Rows, State
+from regard.models.interface import DecoderState, Rows
 
 Layers = tuple[tuple[Tensor, ...], ...]  # keys and values of each layer
 C = TypeVar("C", bound="Cached")
 
 
 @dataclass
-class Cached(State):
+class Cached(DecoderState):
     """What the layers remember, a row for each beginning."""
 
     layers: Layers
@@ -25,13 +25,13 @@ class Cached(State):
         inside = torch.arange(self.beam, device=rows.device)
         return self._rows(rows[:, None] * self.beam + inside)
 
-    def spread(self: C, beam: int) -> C:
+    def expand(self: C, beam: int) -> C:
         wider = self._map(lambda tensor: tensor.repeat_interleave(beam, dim=0))
         return replace(wider, beam=self.beam * beam)
 
-    def reorder(self: C, slots: Int[Tensor, "batch beam"]) -> C:
-        first = torch.arange(len(slots), device=slots.device)[:, None] * self.beam
-        return self._rows(first + slots)
+    def reorder(self: C, beam_indices: Int[Tensor, "batch beam"]) -> C:
+        first = torch.arange(len(beam_indices), device=beam_indices.device)[:, None] * self.beam
+        return self._rows(first + beam_indices)
 
     def _rows(self: C, rows: Int[Tensor, "batch beam"]) -> C:
         return self._map(lambda tensor: tensor.index_select(0, rows.flatten()))

@@ -1,8 +1,8 @@
-"""Decoder-only: source and target in one sequence, each token seeing itself and those before it.
+"""Decoder-only Transformer: source and target in one sequence with causal self-attention.
 
     w_1 .. w_n <end> <begin> m_1 .. m_k        loss on what follows <begin>
 
-The source is read once. What every layer has left of it, its past, is where each target begins.
+The source is read once; the target continues from the caches that it leaves in every layer.
 """
 
 from dataclasses import dataclass, replace
@@ -13,31 +13,31 @@ from torch import Tensor, nn
 
 from regard.attention import Position, causal_mask
 from regard.models.interface import (
-    Attending,
+    AttentionLayer,
+    DecoderState,
     Logits,
     Memory,
     Rows,
     Source,
     SourceMask,
-    State,
     Target,
 )
 from regard.models.layers import Block
-from regard.models.mixers import Reading, Weights
-from regard.models.stack import Stacked, StackState, places
+from regard.models.mixers import AttentionInputs, Weights
+from regard.models.transformer_base import TransformerBase, TransformerState, position_ids_of
 
-Sequence = Float[Tensor, "batch length width"]
+Sequence = Float[Tensor, "batch length d_model"]
 
 
 @dataclass
-class ReadSource(Memory):
-    """The source's last states, and each layer's past."""
+class DecoderOnlyMemory(Memory):
+    """The last layer's states of the source, and the cache of each layer."""
 
-    pasts: tuple[State, ...]
+    caches: tuple[DecoderState, ...]
 
 
-class DecoderOnly(Stacked):
-    """Embedding, blocks, norm; the output map is the target embedding, transposed, if it is tied."""
+class DecoderOnly(TransformerBase[DecoderOnlyMemory, TransformerState]):
+    """Embeddings, blocks, final norm, output projection."""
 
     decoder: list[Block]
 
@@ -48,81 +48,91 @@ class DecoderOnly(Stacked):
         position: Position,
         decoder: list[Block],
         norm: nn.Module,
-        tied: bool,
+        tie_embeddings: bool,
         dropout: float,
     ) -> None:
-        super().__init__(source_embedding, target_embedding, position, tied, dropout)
+        super().__init__(source_embedding, target_embedding, position, tie_embeddings, dropout)
         self.decoder = nn.ModuleList(decoder)  # type: ignore[assignment]
         self.norm = norm
 
-    def room(self, source: int) -> int | None:
-        places = self.position.max_length
-        return None if places is None else max(0, places - source)
+    def max_target_length(self, source_length: int) -> int | None:
+        max_length = self.position.max_length
+        return None if max_length is None else max(0, max_length - source_length)
 
-    def encode(self, source: Source, mask: SourceMask) -> ReadSource:
-        return self._encode(source, mask, explain=False)[0]
+    def encode(self, source: Source, mask: SourceMask) -> DecoderOnlyMemory:
+        return self._encode(source, mask, need_weights=False)[0]
 
-    def begin(self, memory: ReadSource) -> StackState:
-        # New records of the same tensors: what is read from here on does not change the memory.
-        pasts = tuple(replace(past) for past in memory.pasts)
-        return StackState(pasts, places(memory.mask), memory.mask.sum(1), memory.mask[:, None])
+    def init_state(self, memory: DecoderOnlyMemory) -> TransformerState:
+        # New records of the same tensors: appending to them does not change the memory.
+        caches = tuple(replace(cache) for cache in memory.caches)
+        next_ids = memory.mask.sum(1)
+        return TransformerState(
+            caches, position_ids_of(memory.mask), next_ids, memory.mask[:, None]
+        )
 
-    def step(self, tokens: Rows, state: StackState) -> tuple[Logits, StackState]:
-        side_by_side = tokens.view(len(state.next_at), -1)
-        reading = state.one_each(side_by_side.shape[1])
-        x = self._embed(self.target_embedding, side_by_side, reading.at)
-        features, _ = self._through(x, reading, state.pasts, explain=False)
+    def step(self, tokens: Rows, state: TransformerState) -> tuple[Logits, TransformerState]:
+        by_sentence = tokens.view(len(state.next_position_ids), -1)  # [batch beam]
+        inputs = state.append_hypotheses(by_sentence.shape[1])
+        x = self._embed(self.target_embedding, by_sentence, inputs.position_ids)
+        features, _ = self._run_blocks(x, inputs, state.caches, need_weights=False)
         return self.project(features.flatten(0, 1)), state
 
     def features(
-        self, memory: ReadSource, target: Target
+        self, memory: DecoderOnlyMemory, target: Target
     ) -> Float[Tensor, "batch target features"]:
-        return self._read(target, self.begin(memory), explain=False)[0]
+        return self._decode_target(target, self.init_state(memory), need_weights=False)[0]
 
-    def explain(
+    def attention_weights(
         self, source: Source, mask: SourceMask, target: Target
     ) -> dict[str, Float[Tensor, "batch layers heads query key"]]:
-        """Of a target token's weights, those on the source are "cross", the rest "decoder"."""
-        memory, first = self._encode(source, mask, explain=True)
-        _, second = self._read(target, self.begin(memory), explain=True)
-        over_source, over_all = ([w for w in found if w is not None] for found in (first, second))
-        if not over_all:  # a state has no weights to show
+        """A target token's weights on the source are "cross", those on the target "decoder"."""
+        memory, source_weights = self._encode(source, mask, need_weights=True)
+        state = self.init_state(memory)
+        _, target_weights = self._decode_target(target, state, need_weights=True)
+        on_source = [w for w in source_weights if w is not None]
+        on_both = [w for w in target_weights if w is not None]
+        if not on_both:  # a state space has no weights
             return {}
-        weights, border = torch.stack(over_all, dim=1), source.shape[1]
+        weights, length = torch.stack(on_both, dim=1), source.shape[1]
         return {
-            "cross": weights[..., :border],
-            "encoder": torch.stack(over_source, dim=1),
-            "decoder": weights[..., border:],
+            "cross": weights[..., :length],
+            "encoder": torch.stack(on_source, dim=1),
+            "decoder": weights[..., length:],
         }
 
-    def attentions(self) -> dict[str, list[Attending]]:
-        """One mechanism, whatever its weights are over: the same layers read source and target."""
-        layers = [layer for block in self.decoder for layer in block.own.attentions()]
+    def attention_layers(self) -> dict[str, list[AttentionLayer]]:
+        """One mechanism: the same layers read source and target."""
+        layers = [a for block in self.decoder for a in block.mixer.attention_layers()]
         return {"decoder": layers} if layers else {}
 
     def _encode(
-        self, source: Source, mask: SourceMask, explain: bool
-    ) -> tuple[ReadSource, list[Weights]]:
-        at = places(mask)
-        reading = Reading(at, at, causal_mask(at, at) & mask[:, None], mask)
-        pasts = tuple(block.own.begin(len(source)) for block in self.decoder)
-        x = self._embed(self.source_embedding, source, at)
-        states, found = self._through(x, reading, pasts, explain)
-        return ReadSource(states, mask, pasts), found
+        self, source: Source, mask: SourceMask, need_weights: bool
+    ) -> tuple[DecoderOnlyMemory, list[Weights]]:
+        position_ids = position_ids_of(mask)
+        causal = causal_mask(position_ids, position_ids) & mask[:, None]
+        inputs = AttentionInputs(position_ids, position_ids, causal, mask)
+        caches = tuple(block.mixer.init_cache(len(source)) for block in self.decoder)
+        x = self._embed(self.source_embedding, source, position_ids)
+        states, weights = self._run_blocks(x, inputs, caches, need_weights)
+        return DecoderOnlyMemory(states, mask, caches), weights
 
-    def _read(
-        self, target: Target, state: StackState, explain: bool
+    def _decode_target(
+        self, target: Target, state: TransformerState, need_weights: bool
     ) -> tuple[Sequence, list[Weights]]:
-        """A target, or its next part, at once."""
-        reading = state.onwards(target.shape[1])
-        x = self._embed(self.target_embedding, target, reading.at)
-        return self._through(x, reading, state.pasts, explain)
+        """A target, or its continuation, at once."""
+        inputs = state.append_tokens(target.shape[1])
+        x = self._embed(self.target_embedding, target, inputs.position_ids)
+        return self._run_blocks(x, inputs, state.caches, need_weights)
 
-    def _through(
-        self, x: Sequence, reading: Reading, pasts: tuple[State, ...], explain: bool
+    def _run_blocks(
+        self,
+        x: Sequence,
+        inputs: AttentionInputs,
+        caches: tuple[DecoderState, ...],
+        need_weights: bool,
     ) -> tuple[Sequence, list[Weights]]:
-        found = []
-        for block, past in zip(self.decoder, pasts, strict=True):
-            x, weights = block(x, reading, past, explain)
-            found.append(weights)
-        return self.norm(x), found
+        all_weights = []
+        for block, cache in zip(self.decoder, caches, strict=True):
+            x, weights = block(x, inputs, cache, need_weights)
+            all_weights.append(weights)
+        return self.norm(x), all_weights

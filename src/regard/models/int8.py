@@ -16,7 +16,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from regard.errors import UserError
-from regard.linear import Linear, Product
+from regard.linear import Linear, LinearBackend
 from regard.models.interface import Model
 from regard.models.packed import packed
 
@@ -24,7 +24,7 @@ LEAST = 2**17  # weights of a map; below, rounding its inputs costs what its pro
 ENOUGH = 2**17  # outputs of one product; below, oneDNN's own takes longer to begin than it saves
 
 
-class Int8(Product):
+class Int8(LinearBackend):
     """x W^T + b with x and W in int8."""
 
     def __init__(self, weight: Tensor, bias: Tensor | None) -> None:
@@ -99,8 +99,8 @@ def int8(model: Model) -> Model:
     packed(model)  # for the maps that stay float32
     for part in model.modules():
         if isinstance(part, Linear) and part.weight.numel() >= LEAST:
-            part.product = Int8(part.weight, part.bias)
-    model.product = Int8(*model.output_map)
+            part.backend = Int8(part.weight, part.bias)
+    model.backend = Int8(*model.output_projection)
     return model
 
 

@@ -1,15 +1,15 @@
-"""What every model can do, and the records that search carries about without looking inside."""
+"""The model interface, and the records that search passes around without looking inside."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass, fields
-from typing import Any, Protocol, TypeVar, runtime_checkable
+from typing import Generic, Protocol, TypeVar, runtime_checkable
 
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 from regard.attention.normalise import Normaliser
-from regard.linear import Product
+from regard.linear import LinearBackend
 
 Source = Int[Tensor, "batch source"]
 SourceMask = Bool[Tensor, "batch source"]
@@ -18,26 +18,26 @@ Rows = Int[Tensor, " rows"]
 Logits = Float[Tensor, "rows vocab"]
 
 R = TypeVar("R", bound="Record")
-S = TypeVar("S", bound="State")
+D = TypeVar("D", bound="DecoderState")
 
 
 @dataclass
 class Record:
-    """Tensors whose first dimension is the batch, alone, in tuples, or in further records.
+    """Batch-first tensors, alone, in tuples, or in nested records.
 
-    `select` consumes the record it is given (a cache may be moved in place); `copy` branches.
+    `select` consumes the record (a cache may be updated in place); `copy` branches.
     """
 
     def select(self: R, rows: Rows) -> R:
-        """Sentence i of the result is sentence rows[i] of this one."""
+        """Sentence i of the result is sentence rows[i] of this record."""
         return self._map(lambda tensor: tensor.index_select(0, rows))
 
     def copy(self: R) -> R:
         """A record that shares no memory with this one."""
         return self._map(lambda tensor: tensor.clone())
 
-    def remembered(self) -> int:
-        """Bytes of what it holds of the text: numbers, not the places and masks that go with them."""
+    def cache_bytes(self) -> int:
+        """Bytes of its floating-point tensors; position ids and masks do not count."""
         sizes: list[int] = []
 
         def count(tensor: Tensor) -> Tensor:
@@ -47,104 +47,115 @@ class Record:
         self._map(count)
         return sum(sizes)
 
-    def _map(self: R, change: Callable[[Tensor], Tensor]) -> R:
-        return type(self)(**{f.name: apply(change, getattr(self, f.name)) for f in fields(self)})
+    def _map(self: R, function: Callable[[Tensor], Tensor]) -> R:
+        values = {f.name: map_tensors(function, getattr(self, f.name)) for f in fields(self)}
+        return type(self)(**values)
 
 
-def apply(change: Callable[[Tensor], Tensor], value: Any) -> Any:
-    """`change` on every tensor inside `value`; what is no tensor stays as it is."""
+def map_tensors(function: Callable[[Tensor], Tensor], value: object) -> object:
+    """`function` applied to every tensor inside `value`; other values are returned unchanged."""
     if isinstance(value, Tensor):
-        return change(value)
+        return function(value)
     if isinstance(value, Record):
-        return value._map(change)
+        return value._map(function)
     if isinstance(value, tuple):
-        return tuple(apply(change, item) for item in value)
+        return tuple(map_tensors(function, item) for item in value)
     return value
 
 
 @dataclass
-class State(Record, ABC):
-    """What a decoder remembers of each sentence, for one beginning of its output or for several.
+class DecoderState(Record, ABC):
+    """The decoder's state for one or several hypotheses per sentence.
 
-    `step` takes and gives a row for each beginning, those of a sentence side by side. What belongs to
-    the sentence is held once, however many beginnings look at it.
+    `step` takes and returns one row per hypothesis, those of a sentence next to each other. What depends
+    on the sentence alone is stored once, however many hypotheses share it.
     """
 
     @abstractmethod
-    def spread(self: S, beam: int) -> S:
-        """Each beginning becomes `beam` equal ones. Consumes the state, as all of these do."""
+    def expand(self: D, beam: int) -> D:
+        """Repeat each hypothesis `beam` times. Consumes the state, like `reorder` and `select`."""
 
     @abstractmethod
-    def reorder(self: S, slots: Int[Tensor, "batch beam"]) -> S:
-        """Beginning i of a sentence goes on from what was its beginning slots[i]."""
+    def reorder(self: D, beam_indices: Int[Tensor, "batch beam"]) -> D:
+        """Hypothesis i of a sentence continues what was its hypothesis beam_indices[i]."""
 
 
 @dataclass
 class Memory(Record):
-    """What the encoder leaves for the decoder: a state for each source token, and which are real."""
+    """The encoder's output: a state for each source token, and the source mask."""
 
-    states: Float[Tensor, "batch source width"]
+    states: Float[Tensor, "batch source d_model"]
     mask: SourceMask
 
 
+# The types that a model is generic over.
+M = TypeVar("M", bound=Memory)
+S = TypeVar("S", bound=DecoderState)
+
+
 @runtime_checkable
-class Attending(Protocol):
-    """A layer that attends, as far as one may meddle with it: how its scores become weights."""
+class AttentionLayer(Protocol):
+    """An attention layer as far as it can be patched: how its scores become weights."""
 
     normalise: Normaliser
 
 
-class Model(nn.Module, ABC):
-    """P(target | source). `begin` and `step` go word by word; `features` reads a target at once."""
+class Model(nn.Module, ABC, Generic[M, S]):
+    """P(target | source), generic over its memory M and decoder state S.
 
-    recordable: bool = True
-    """Can training be recorded as a CUDA graph? Nothing may ask the device for a number then."""
+    `init_state` and `step` generate token by token; `features` reads a whole target at once.
+    """
+
+    supports_cuda_graphs: bool = True
+    """Can a training step be captured as a CUDA graph? It must not synchronise with the host."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.product = Product()
+        self.backend = LinearBackend()
 
     @abstractmethod
-    def encode(self, source: Source, mask: SourceMask) -> Memory:
+    def encode(self, source: Source, mask: SourceMask) -> M:
         """Read the source."""
 
     @abstractmethod
-    def begin(self, memory: Any) -> State:
-        """The decoder's state before the first word: one beginning a sentence."""
+    def init_state(self, memory: M) -> S:
+        """The decoder state before the first token, with one hypothesis per sentence."""
 
     @abstractmethod
-    def step(self, tokens: Rows, state: Any) -> tuple[Logits, Any]:
-        """Read one token a row; logits of the next. Consumes the state it is given."""
+    def step(self, tokens: Rows, state: S) -> tuple[Logits, S]:
+        """Read one token per row; logits of the next token. Consumes the state."""
 
-    def room(self, source: int) -> int | None:
-        """The longest target, in tokens, behind so long a source; None: any. 0: it cannot even be read."""
+    def max_target_length(self, source_length: int) -> int | None:
+        """Maximum target length in tokens; None: unlimited. 0: the source itself is too long."""
         return None
 
     @abstractmethod
-    def features(self, memory: Any, target: Target) -> Float[Tensor, "batch target features"]:
-        """What predicts the token after each target token, all at once."""
+    def features(self, memory: M, target: Target) -> Float[Tensor, "batch target features"]:
+        """Teacher forcing: the input of the output projection at each target token."""
 
     @property
     @abstractmethod
-    def output_map(self) -> tuple[Float[Tensor, "vocab features"], Float[Tensor, " vocab"] | None]:
-        """(W, b) of logits = W features + b. A loss that has them need not keep every logit."""
+    def output_projection(
+        self,
+    ) -> tuple[Float[Tensor, "vocab features"], Float[Tensor, " vocab"] | None]:
+        """(W, b) of logits = W features + b. A loss that has them need not store all logits."""
 
     def project(self, features: Float[Tensor, "*rows features"]) -> Float[Tensor, "*rows vocab"]:
         """Features to logits."""
-        return self.product(features, *self.output_map)
+        return self.backend(features, *self.output_projection)
 
     @abstractmethod
-    def explain(
+    def attention_weights(
         self, source: Source, mask: SourceMask, target: Target
     ) -> dict[str, Float[Tensor, "batch layers heads query key"]]:
-        """Every attention weight, by mechanism: "cross", "encoder", "decoder". None is missing."""
+        """All attention weights by mechanism: "cross", "encoder", "decoder" (those the model has)."""
 
-    def by_token(self) -> dict[str, list[Tensor]]:
-        """What has a row for each token of the "source" vocabulary, of the "target" one."""
+    def vocab_parameters(self) -> dict[str, list[Tensor]]:
+        """The tensors with one row per token of the "source" and of the "target" vocabulary."""
         return {"source": [], "target": []}
 
-    def attentions(self) -> dict[str, list[Attending]]:
-        """The layers that make those weights, first layer first; a model without any has no key."""
+    def attention_layers(self) -> dict[str, list[AttentionLayer]]:
+        """The layers that compute those weights, by mechanism, first layer first."""
         return {}
 
     def forward(
@@ -154,15 +165,15 @@ class Model(nn.Module, ABC):
         return self.project(self.features(self.encode(source, mask), target))
 
     @property
-    def decayed(self) -> list[nn.Parameter]:
-        """What weight decay pulls on: matrices, but none that a part names in its `undecayed`."""
-        kept = {
-            id(getattr(part, name))
-            for part in self.modules()
-            for name in getattr(part, "undecayed", ())
+    def decay_parameters(self) -> list[nn.Parameter]:
+        """Parameters with weight decay: matrices, except those in a module's `no_weight_decay`."""
+        exempt = {
+            id(getattr(module, name))
+            for module in self.modules()
+            for name in getattr(module, "no_weight_decay", ())
         }
         return [
-            p for p in self.parameters() if p.requires_grad and p.ndim > 1 and id(p) not in kept
+            p for p in self.parameters() if p.requires_grad and p.ndim > 1 and id(p) not in exempt
         ]
 
     @property
@@ -170,6 +181,5 @@ class Model(nn.Module, ABC):
         return sum(parameter.numel() for parameter in self.parameters())
 
     @property
-    def learned_count(self) -> int:
-        """How many of them training changes."""
+    def trainable_count(self) -> int:
         return sum(parameter.numel() for parameter in self.parameters() if parameter.requires_grad)

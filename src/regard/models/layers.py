@@ -1,9 +1,9 @@
-"""What Transformers are built of: norms, feed-forward networks, and the blocks that join them.
+"""Transformer layers: norms, feed-forward networks, and blocks.
 
-    before   x = x + part(norm(x))       (Xiong et al., 2020)
-    after    x = norm(x + part(x))       (Vaswani et al., 2017)
+    pre-norm    x = x + sublayer(norm(x))       (Xiong et al., 2020)
+    post-norm   x = norm(x + sublayer(x))       (Vaswani et al., 2017)
 
-A part mixes tokens, looks at the source, or is the feed-forward network.
+A sublayer is a token mixer (self-attention or a state space), cross-attention, or a feed-forward network.
 """
 
 from collections.abc import Callable
@@ -15,13 +15,13 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 from torch.nn.functional import gelu, silu
 
-from regard.attention import ManyHeads
+from regard.attention import MultiHeadBase
 from regard.linear import Linear
 from regard.models.dropout import Dropout
-from regard.models.mixers import Mixer, Reading, Weights
+from regard.models.mixers import AttentionInputs, TokenMixer, Weights
 
-Sequence = Float[Tensor, "batch length width"]
-SourceHeads = Float[Tensor, "batch kept source _"]
+Sequence = Float[Tensor, "batch length d_model"]
+SourceHeads = Float[Tensor, "batch kv_heads source _"]
 CrossWeights = Float[Tensor, "batch heads query source"] | None
 
 # (x - mean) / deviation * g + b, and x / root mean square * g (Zhang and Sennrich, 2019)
@@ -32,43 +32,43 @@ NORMS: dict[str, Callable[[int], nn.Module]] = {
 
 
 class FeedForward(nn.Module):
-    """W_2 relu(W_1 x + b_1) + b_2, at each position alone (Vaswani et al., 2017)."""
+    """W_2 relu(W_1 x + b_1) + b_2, at each position separately (Vaswani et al., 2017)."""
 
-    def __init__(self, width: int, inner: int, dropout: float) -> None:
+    def __init__(self, d_model: int, d_ff: int, dropout: float) -> None:
         super().__init__()
-        self.grow = Linear(width, inner)
-        self.shrink = Linear(inner, width)
+        self.up = Linear(d_model, d_ff)
+        self.down = Linear(d_ff, d_model)
         self.dropout = Dropout(dropout)
 
-    def bend(self, x: Sequence) -> Sequence:
+    def activation(self, x: Sequence) -> Sequence:
         return torch.relu(x)
 
     def forward(self, x: Sequence) -> Sequence:
-        return self.shrink(self.dropout(self.bend(self.grow(x))))
+        return self.down(self.dropout(self.activation(self.up(x))))
 
 
 class Gelu(FeedForward):
     """W_2 gelu(W_1 x + b_1) + b_2 (Hendrycks and Gimpel, 2016; the GPTs)."""
 
-    def bend(self, x: Sequence) -> Sequence:
+    def activation(self, x: Sequence) -> Sequence:
         return gelu(x)
 
 
 class SwiGlu(nn.Module):
-    """W_2 (silu(W_g x) * W_1 x): a third map says how much of each goes through (Shazeer, 2020)."""
+    """W_2 (silu(W_g x) * W_1 x): a gated linear unit (Shazeer, 2020)."""
 
-    def __init__(self, width: int, inner: int, dropout: float) -> None:
+    def __init__(self, d_model: int, d_ff: int, dropout: float) -> None:
         super().__init__()
-        self.gate = Linear(width, inner, bias=False)
-        self.grow = Linear(width, inner, bias=False)
-        self.shrink = Linear(inner, width, bias=False)
+        self.gate = Linear(d_model, d_ff, bias=False)
+        self.up = Linear(d_model, d_ff, bias=False)
+        self.down = Linear(d_ff, d_model, bias=False)
         self.dropout = Dropout(dropout)
 
     def forward(self, x: Sequence) -> Sequence:
-        return self.shrink(self.dropout(silu(self.gate(x)) * self.grow(x)))
+        return self.down(self.dropout(silu(self.gate(x)) * self.up(x)))
 
 
-FEEDS: dict[str, Callable[[int, int, float], nn.Module]] = {
+FEED_FORWARDS: dict[str, Callable[[int, int, float], nn.Module]] = {
     "relu": FeedForward,
     "gelu": Gelu,
     "swiglu": SwiGlu,
@@ -76,75 +76,79 @@ FEEDS: dict[str, Callable[[int, int, float], nn.Module]] = {
 
 
 class Block(nn.Module):
-    """Each token with the others, then each alone: a mixer, then feed-forward."""
+    """A token mixer, then a feed-forward network, each with norm, dropout and residual connection."""
 
     def __init__(
         self,
-        own: Mixer,
-        feed: nn.Module,
+        mixer: TokenMixer,
+        feed_forward: nn.Module,
         norm: Callable[[], nn.Module],
-        before: bool,
+        pre_norm: bool,
         dropout: float,
     ) -> None:
         super().__init__()
-        self.own_norm, self.feed_norm = norm(), norm()
-        self.own, self.feed = own, feed
-        self.before = before
+        self.mixer_norm, self.feed_forward_norm = norm(), norm()
+        self.mixer, self.feed_forward = mixer, feed_forward
+        self.pre_norm = pre_norm
         self.dropout = Dropout(dropout)
 
     def forward(
-        self, x: Sequence, reading: Reading, past: Any, explain: bool
+        self, x: Sequence, inputs: AttentionInputs, cache: Any, need_weights: bool
     ) -> tuple[Sequence, Weights]:
-        x, weights = self._mixed(x, reading, past, explain)
-        return self._fed(x), weights
+        x, weights = self._mix(x, inputs, cache, need_weights)
+        return self._feed_forward(x), weights
 
-    def _mixed(
-        self, x: Sequence, reading: Reading, past: Any, explain: bool
+    def _mix(
+        self, x: Sequence, inputs: AttentionInputs, cache: Any, need_weights: bool
     ) -> tuple[Sequence, Weights]:
-        seen, weights = self.own(self._enter(x, self.own_norm), reading, past, explain)
-        return self._leave(x, seen, self.own_norm), weights
+        normed = self._norm_input(x, self.mixer_norm)
+        mixed, weights = self.mixer(normed, inputs, cache, need_weights)
+        return self._add_residual(x, mixed, self.mixer_norm), weights
 
-    def _fed(self, x: Sequence) -> Sequence:
-        return self._leave(x, self.feed(self._enter(x, self.feed_norm)), self.feed_norm)
+    def _feed_forward(self, x: Sequence) -> Sequence:
+        output = self.feed_forward(self._norm_input(x, self.feed_forward_norm))
+        return self._add_residual(x, output, self.feed_forward_norm)
 
-    def _enter(self, x: Sequence, norm: nn.Module) -> Sequence:
-        """What a part reads."""
-        return norm(x) if self.before else x
+    def _norm_input(self, x: Sequence, norm: nn.Module) -> Sequence:
+        """The input of a sublayer."""
+        return norm(x) if self.pre_norm else x
 
-    def _leave(self, x: Sequence, found: Sequence, norm: nn.Module) -> Sequence:
-        """What a part found, added to what was there."""
-        x = x + self.dropout(found)
-        return x if self.before else norm(x)
+    def _add_residual(self, x: Sequence, output: Sequence, norm: nn.Module) -> Sequence:
+        """The residual connection around a sublayer."""
+        x = x + self.dropout(output)
+        return x if self.pre_norm else norm(x)
 
 
 class CrossBlock(Block):
-    """The same, with a look at the source in between."""
+    """The same with cross-attention to the source in between."""
 
     def __init__(
         self,
-        own: Mixer,
-        cross: ManyHeads,
-        feed: nn.Module,
+        mixer: TokenMixer,
+        cross_attention: MultiHeadBase,
+        feed_forward: nn.Module,
         norm: Callable[[], nn.Module],
-        before: bool,
+        pre_norm: bool,
         dropout: float,
     ) -> None:
-        super().__init__(own, feed, norm, before, dropout)
-        self.cross, self.cross_norm = cross, norm()
+        super().__init__(mixer, feed_forward, norm, pre_norm, dropout)
+        self.cross_attention, self.cross_norm = cross_attention, norm()
 
     def forward(  # type: ignore[override]
         self,
         x: Sequence,
-        reading: Reading,
-        past: Any,
+        inputs: AttentionInputs,
+        cache: Any,
         source: tuple[SourceHeads, Tensor],
         mask: Bool[Tensor, "batch source"],
-        source_at: Int[Tensor, "batch source"],
-        explain: bool,
+        source_position_ids: Int[Tensor, "batch source"],
+        need_weights: bool,
     ) -> tuple[Sequence, Weights, CrossWeights]:
-        x, own_weights = self._mixed(x, reading, past, explain)
-        places = reading.at, source_at
-        query = self._enter(x, self.cross_norm)
-        seen, cross_weights = self.cross(query, *source, mask[:, None], *places, explain)
-        x = self._leave(x, seen, self.cross_norm)
-        return self._fed(x), own_weights, cross_weights
+        x, self_weights = self._mix(x, inputs, cache, need_weights)
+        query = self._norm_input(x, self.cross_norm)
+        position_ids = inputs.position_ids, source_position_ids
+        context, cross_weights = self.cross_attention(
+            query, *source, mask[:, None], *position_ids, need_weights
+        )
+        x = self._add_residual(x, context, self.cross_norm)
+        return self._feed_forward(x), self_weights, cross_weights

@@ -1,9 +1,9 @@
-"""What lets a token know of others: self-attention, or a state space; one face for both.
+"""Token mixers: self-attention or a state space, behind one interface.
 
-    y = mixer(x, reading, past)
+    y = mixer(x, inputs, cache)
 
-A mixer reads tokens behind what it has read before, whether these are a whole text, its next part, or
-one token for each of several beginnings of it. What it remembers is its `past`, which it adds to.
+A mixer reads tokens after those in its cache: a whole text, its continuation, or one token for each of
+several hypotheses. It appends what it has read to the cache.
 """
 
 from abc import ABC, abstractmethod
@@ -14,154 +14,159 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
-from regard.attention import ManyHeads
-from regard.models.interface import Attending, State
-from regard.models.past import Past
+from regard.attention import MultiHeadBase
+from regard.models.interface import AttentionLayer, DecoderState
+from regard.models.kv_cache import KVCache
 from regard.models.state_space import MixerState, StateSpace, compact
 
-Sequence = Float[Tensor, "batch length width"]
-Places = Int[Tensor, "batch length"]
+Sequence = Float[Tensor, "batch length d_model"]
 Weights = Float[Tensor, "batch heads query key"] | None
 
 
 @dataclass(frozen=True)
-class Reading:
-    """Tokens that are about to be read: where they stand, and what each may look at."""
+class AttentionInputs:
+    """Positions and masks of the tokens to read."""
 
-    at: Places
-    past_at: Int[Tensor, "batch past"]
-    """Where all stand that have been read, these included."""
-    mask: Bool[Tensor, "batch queries past"] | None = None
-    """At which of those each token may look; None: at all."""
-    real: Bool[Tensor, "batch length"] | None = None
-    """Which of the tokens are no padding; None: all."""
-    apart: bool = False
-    """Are they the next tokens of so many beginnings, rather than one after another?"""
+    position_ids: Int[Tensor, "batch length"]
+    key_position_ids: Int[Tensor, "batch cached"]
+    """Positions of all tokens in the cache, these included."""
+    mask: Bool[Tensor, "batch queries cached"] | None = None
+    """Which cached tokens each token may attend to; None: all."""
+    padding_mask: Bool[Tensor, "batch length"] | None = None
+    """True for real tokens; None: no padding."""
+    one_per_hypothesis: bool = False
+    """Are the tokens the next token of each hypothesis, rather than consecutive tokens of one?"""
 
 
-class Mixer(nn.Module, ABC):
-    """Each token with those that it may look at."""
+class TokenMixer(nn.Module, ABC):
+    """Mixes information between tokens."""
 
     @abstractmethod
-    def begin(self, batch: int) -> State:
-        """The past before anything is read."""
+    def init_cache(self, batch: int) -> DecoderState:
+        """The cache before any token."""
 
     @abstractmethod
     def forward(
-        self, x: Sequence, reading: Reading, past: Any, explain: bool
+        self, x: Sequence, inputs: AttentionInputs, cache: Any, need_weights: bool
     ) -> tuple[Sequence, Weights]:
-        """(what each token gets, weights if they are asked for and there are any)"""
+        """(output, attention weights); None without `need_weights`, and for a mixer without attention."""
 
-    def attentions(self) -> list[Attending]:
-        """What makes those weights, if anything does."""
+    def attention_layers(self) -> list[AttentionLayer]:
+        """The layers that compute those weights."""
         return []
 
 
-class SelfAttention(Mixer):
-    """Attention over everything that has been read; the past is its keys and values.
+class SelfAttention(TokenMixer):
+    """Self-attention over the KV cache.
 
-    Several beginnings of one sentence are so many queries over the same keys: those of every token
-    that any of the beginnings has read. Which of these are a beginning's own is a mask.
+    The hypotheses of a sentence are several queries over the same keys: those of all tokens that any
+    hypothesis has read. A mask selects the tokens of each hypothesis.
     """
 
-    def __init__(self, attention: ManyHeads) -> None:
+    def __init__(self, attention: MultiHeadBase) -> None:
         super().__init__()
         self.attention = attention
 
-    def attentions(self) -> list[Attending]:
+    def attention_layers(self) -> list[AttentionLayer]:
         return [self.attention]
 
-    def begin(self, batch: int) -> Past:
-        return Past()
+    def init_cache(self, batch: int) -> KVCache:
+        return KVCache()
 
     def forward(
-        self, x: Sequence, reading: Reading, past: Past, explain: bool
+        self, x: Sequence, inputs: AttentionInputs, cache: KVCache, need_weights: bool
     ) -> tuple[Sequence, Weights]:
-        keys, values = past.add(*self.attention.keys_values(x, reading.at))
-        if reading.mask is None or self.attention.score.pairwise:
-            places = reading.at, reading.past_at
-            return self.attention(x, keys, values, reading.mask, *places, explain)
-        return self._in_order(x, keys, values, reading, explain)
+        keys, values = cache.append(*self.attention.keys_values(x, inputs.position_ids))
+        if inputs.mask is None or self.attention.score.pairwise:
+            position_ids = inputs.position_ids, inputs.key_position_ids
+            return self.attention(x, keys, values, inputs.mask, *position_ids, need_weights)
+        return self._attend_compacted(x, keys, values, inputs, need_weights)
 
-    def _in_order(
-        self, x: Sequence, keys: Tensor, values: Tensor, reading: Reading, explain: bool
+    def _attend_compacted(
+        self, x: Sequence, keys: Tensor, values: Tensor, inputs: AttentionInputs, need_weights: bool
     ) -> tuple[Sequence, Weights]:
-        """For a score that minds where a key stands among the others: what cannot be seen goes last."""
-        mask, query_at, key_at = reading.mask, reading.at, reading.past_at
+        """For a score that depends on the index of a key: masked keys are moved behind the others."""
+        mask, key_ids, query_ids = inputs.mask, inputs.key_position_ids, inputs.position_ids
         assert mask is not None
         queries = x
-        if reading.apart:  # each beginning has a past of its own
+        if inputs.one_per_hypothesis:  # each hypothesis has its own keys: one batch row for each
             beam = x.shape[1]
-            queries, query_at = x.flatten(0, 1)[:, None], query_at.flatten()[:, None]
+            queries, query_ids = x.flatten(0, 1)[:, None], query_ids.flatten()[:, None]
             mask = mask.flatten(0, 1)[:, None]
-            keys, values, key_at = (
-                old.repeat_interleave(beam, dim=0) for old in (keys, values, key_at)
+            keys, values, key_ids = (
+                old.repeat_interleave(beam, dim=0) for old in (keys, values, key_ids)
             )
-        place = compact(mask.any(1))
-        keys, values = (move(old, 2, place[:, None, :, None]) for old in (keys, values))
-        mask, key_at = move(mask, 2, place[:, None]), move(key_at, 1, place)
-        seen, weights = self.attention(queries, keys, values, mask, query_at, key_at, explain)
+        index = compact(mask.any(1))
+        keys, values = (scatter(old, 2, index[:, None, :, None]) for old in (keys, values))
+        mask, key_ids = scatter(mask, 2, index[:, None]), scatter(key_ids, 1, index)
+        output, weights = self.attention(
+            queries, keys, values, mask, query_ids, key_ids, need_weights
+        )
         if weights is not None:
-            weights = weights.gather(-1, place[:, None, None].expand_as(weights))
-        return seen.view_as(x), weights
+            weights = weights.gather(-1, index[:, None, None].expand_as(weights))
+        return output.view_as(x), weights
 
 
-def move(x: Tensor, dim: int, place: Int[Tensor, "..."]) -> Tensor:
-    """What stands at i along a dimension goes to place[i]."""
-    return torch.zeros_like(x).scatter(dim, place.expand_as(x), x)
+def scatter(x: Tensor, dim: int, index: Int[Tensor, "..."]) -> Tensor:
+    """Element i along `dim` moves to index[i]."""
+    return torch.zeros_like(x).scatter(dim, index.expand_as(x), x)
 
 
 @dataclass
-class SpacePast(State):
-    """The state of a state space after what each beginning has read."""
+class StateSpaceCache(DecoderState):
+    """The state of a state-space layer for each hypothesis."""
 
     window: Float[Tensor, "batch beam inner tail"]
     hidden: Float[Tensor, "batch beam inner state"]
 
-    def spread(self, beam: int) -> "SpacePast":
-        return SpacePast(*(x.repeat_interleave(beam, dim=1) for x in (self.window, self.hidden)))
+    def expand(self, beam: int) -> "StateSpaceCache":
+        window, hidden = (x.repeat_interleave(beam, dim=1) for x in (self.window, self.hidden))
+        return StateSpaceCache(window, hidden)
 
-    def reorder(self, slots: Int[Tensor, "batch beam"]) -> "SpacePast":
-        sentence = torch.arange(len(slots), device=slots.device)[:, None]
-        return SpacePast(self.window[sentence, slots], self.hidden[sentence, slots])
+    def reorder(self, beam_indices: Int[Tensor, "batch beam"]) -> "StateSpaceCache":
+        sentence = torch.arange(len(beam_indices), device=beam_indices.device)[:, None]
+        return StateSpaceCache(
+            self.window[sentence, beam_indices], self.hidden[sentence, beam_indices]
+        )
 
 
-class Causal(Mixer):
-    """A state space: a state of constant size is all it keeps of what it has read."""
+class CausalStateSpace(TokenMixer):
+    """A state-space layer; its cache is a state of constant size."""
 
     def __init__(self, space: StateSpace) -> None:
         super().__init__()
         self.space = space
 
-    def begin(self, batch: int) -> SpacePast:
+    def init_cache(self, batch: int) -> StateSpaceCache:
         start = self.space.start(batch)
-        return SpacePast(start.window[:, None], start.hidden[:, None])
+        return StateSpaceCache(start.window[:, None], start.hidden[:, None])
 
     def forward(
-        self, x: Sequence, reading: Reading, past: SpacePast, explain: bool
+        self, x: Sequence, inputs: AttentionInputs, cache: StateSpaceCache, need_weights: bool
     ) -> tuple[Sequence, Weights]:
-        rows = x.flatten(0, 1)[:, None] if reading.apart else x
-        before = MixerState(past.window.flatten(0, 1), past.hidden.flatten(0, 1))
-        y, after = self.space(rows, reading.real, before)
-        past.window, past.hidden = (
+        rows = x.flatten(0, 1)[:, None] if inputs.one_per_hypothesis else x
+        before = MixerState(cache.window.flatten(0, 1), cache.hidden.flatten(0, 1))
+        y, after = self.space(rows, inputs.padding_mask, before)
+        cache.window, cache.hidden = (
             new.unflatten(0, (len(x), -1)) for new in (after.window, after.hidden)
         )
         return y.view_as(x), None
 
 
-class BothWays(Mixer):
-    """Two state spaces over a whole text, one from each end; their outputs are added."""
+class BidirectionalStateSpace(TokenMixer):
+    """Two state-space layers over a whole text, one in each direction; their outputs are added."""
 
     def __init__(self, forwards: StateSpace, backwards: StateSpace) -> None:
         super().__init__()
         self.forwards, self.backwards = forwards, backwards
 
-    def begin(self, batch: int) -> Past:
-        return Past()  # a whole text has none
+    def init_cache(self, batch: int) -> KVCache:
+        return KVCache()  # unused: the text is read at once
 
     def forward(
-        self, x: Sequence, reading: Reading, past: Past, explain: bool
+        self, x: Sequence, inputs: AttentionInputs, cache: KVCache, need_weights: bool
     ) -> tuple[Sequence, Weights]:
-        mirrored = None if reading.real is None else reading.real.flip(1)
-        back = self.backwards(x.flip(1), mirrored)[0].flip(1)
-        return self.forwards(x, reading.real)[0] + back, None
+        mask = inputs.padding_mask
+        reversed_mask = None if mask is None else mask.flip(1)
+        backward = self.backwards(x.flip(1), reversed_mask)[0].flip(1)
+        return self.forwards(x, mask)[0] + backward, None

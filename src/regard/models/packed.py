@@ -1,6 +1,6 @@
 """Every weight of a model that is only read, in the blocks that a CPU reads fastest."""
 
-from regard.linear import Linear, Packed
+from regard.linear import Linear, PackedBackend
 from regard.models.interface import Model
 
 
@@ -8,6 +8,6 @@ def packed(model: Model) -> Model:
     """The same model, in float32; what is trained after all goes back to PyTorch's own layout."""
     for part in model.modules():
         if isinstance(part, Linear):
-            part.product = Packed(part.weight)
-    model.product = Packed(model.output_map[0])
+            part.backend = PackedBackend(part.weight)
+    model.backend = PackedBackend(model.output_projection[0])
     return model

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from regard.attention.normalise import softmax
 from regard.models.caches import Cached, Layers, closed, opened
 from regard.models.interface import (
-    Attending,
+    AttentionLayer,
     Logits,
     Memory,
     Model,
@@ -28,7 +28,7 @@ from regard.models.interface import (
     SourceMask,
     Target,
 )
-from regard.models.stack import places
+from regard.models.transformer_base import position_ids_of
 from regard.models.watch import Weights, attention_layers, watched
 from regard.text.vocabulary import EOS
 
@@ -41,7 +41,7 @@ class Pretrained(Model):
     """What both kinds share: the output map, and eyes on every layer that attends."""
 
     silence: Tensor
-    recordable: bool = False  # whether padding is there at all is asked on the way
+    supports_cuda_graphs: bool = False  # whether padding is there at all is asked on the way
 
     def __init__(self, hugging: Any, scale: float, silent: Iterable[int]) -> None:
         """`silent`: ids of ours that the model never says."""
@@ -59,24 +59,24 @@ class Pretrained(Model):
         return self.hugging.get_output_embeddings()
 
     @property
-    def output_map(self) -> tuple[Float[Tensor, "vocab features"], Float[Tensor, " vocab"]]:
+    def output_projection(self) -> tuple[Float[Tensor, "vocab features"], Float[Tensor, " vocab"]]:
         weight, bias = self.head.weight, self.silence
         for added in (self.bias, self.head.bias):
             bias = bias if added is None else bias + added
         return weight, bias.to(weight.dtype)
 
-    def by_token(self) -> dict[str, list[Tensor]]:
+    def vocab_parameters(self) -> dict[str, list[Tensor]]:
         embedding = self.hugging.get_input_embeddings().weight
         found = (embedding, self.head.weight, self.head.bias, self.bias)
         once = {id(tensor): tensor for tensor in found if tensor is not None}
         return {"source": [embedding], "target": list(once.values())}
 
     def watching(
-        self, layers: list[nn.Module], explain: bool
+        self, layers: list[nn.Module], need_weights: bool
     ) -> AbstractContextManager[list[Weights]]:
         """A layer that is meddled with must be watched: the fused attention has no normaliser."""
         meddled = any(layer.normalise is not softmax for layer in layers)
-        return watched(layers) if explain or meddled else nullcontext([])
+        return watched(layers) if need_weights or meddled else nullcontext([])
 
 
 # --- a decoder alone ------------------------------------------------------------------------------
@@ -108,30 +108,30 @@ class PretrainedDecoder(Pretrained):
         self.layers = attention_layers(hugging)
         told = inspect.signature(hugging.base_model.forward).parameters
         self.takes_positions = "position_ids" in told
-        self.recordable = self.takes_masks = takes_masks(hugging)
+        self.supports_cuda_graphs = self.takes_masks = takes_masks(hugging)
 
-    def room(self, source: int) -> int | None:
-        return None if self.places is None else max(0, self.places - source)
+    def max_target_length(self, source_length: int) -> int | None:
+        return None if self.places is None else max(0, self.places - source_length)
 
     def encode(self, source: Source, mask: SourceMask) -> ReadPrompt:
-        return self._encode(source, mask, explain=False)[0]
+        return self._encode(source, mask, need_weights=False)[0]
 
-    def begin(self, memory: ReadPrompt) -> SequenceState:
+    def init_state(self, memory: ReadPrompt) -> SequenceState:
         return SequenceState(memory.layers, 1, memory.read, memory.read.sum(1))
 
     def step(self, tokens: Rows, state: SequenceState) -> tuple[Logits, SequenceState]:
-        features, state, _ = self._read(tokens[:, None], state, explain=False)
+        features, state, _ = self._read(tokens[:, None], state, need_weights=False)
         return self.project(features[:, 0]), state
 
     def features(self, memory: ReadPrompt, target: Target) -> Features:
-        return self._read(target, self.begin(memory), explain=False)[0]
+        return self._read(target, self.init_state(memory), need_weights=False)[0]
 
-    def explain(
+    def attention_weights(
         self, source: Source, mask: SourceMask, target: Target
     ) -> dict[str, Float[Tensor, "batch layers heads query key"]]:
         """Of a target token's weights, those on the source are "cross", the rest "decoder"."""
-        memory, over_source = self._encode(source, mask, explain=True)
-        _, _, over_all = self._read(target, self.begin(memory), explain=True)
+        memory, over_source = self._encode(source, mask, need_weights=True)
+        _, _, over_all = self._read(target, self.init_state(memory), need_weights=True)
         weights, border = torch.stack(over_all, dim=1), source.shape[1]
         return {
             "cross": weights[..., :border],
@@ -139,25 +139,25 @@ class PretrainedDecoder(Pretrained):
             "decoder": weights[..., border:],
         }
 
-    def attentions(self) -> dict[str, list[Attending]]:
+    def attention_layers(self) -> dict[str, list[AttentionLayer]]:
         return {"decoder": self.layers}  # type: ignore[dict-item]
 
     def _encode(
-        self, source: Source, mask: SourceMask, explain: bool
+        self, source: Source, mask: SourceMask, need_weights: bool
     ) -> tuple[ReadPrompt, list[Weights]]:
         first = torch.arange(source.shape[1], device=source.device) == 0
         read = mask & ((source != EOS) | first)
-        states, layers, found = self._through(source, (), read, places(read), explain)
+        states, layers, found = self._through(source, (), read, position_ids_of(read), need_weights)
         return ReadPrompt(states, mask, layers, read), found
 
     def _read(
-        self, tokens: Target, state: SequenceState, explain: bool
+        self, tokens: Target, state: SequenceState, need_weights: bool
     ) -> tuple[Features, SequenceState, list[Weights]]:
         """A target, or its next part."""
         count = tokens.shape[1]
         at = state.next_at[:, None] + torch.arange(count, device=tokens.device)
         read = torch.cat([state.read, torch.ones_like(at, dtype=torch.bool)], dim=1)
-        states, layers, found = self._through(tokens, state.layers, read, at, explain)
+        states, layers, found = self._through(tokens, state.layers, read, at, need_weights)
         going = replace(state, layers=layers, read=read, next_at=state.next_at + count)
         return self.scale * states, going, found
 
@@ -167,9 +167,9 @@ class PretrainedDecoder(Pretrained):
         layers: Layers,
         read: Bool[Tensor, "batch past"],
         at: Int[Tensor, "batch target"],
-        explain: bool,
+        need_weights: bool,
     ) -> tuple[Features, Layers, list[Weights]]:
-        with self.watching(self.layers, explain) as found:
+        with self.watching(self.layers, need_weights) as found:
             out = self.hugging.base_model(
                 input_ids=tokens,
                 attention_mask=self._mask(read, tokens) if self.takes_masks else read.long(),
@@ -220,13 +220,13 @@ class PretrainedPair(Pretrained):
         self.encoder_layers = attention_layers(hugging.get_encoder())
         self.decoder_layers = attention_layers(hugging.get_decoder())  # own, cross, own, cross, ...
 
-    def room(self, source: int) -> int | None:
-        return 0 if self.places is not None and source > self.places else self.places
+    def max_target_length(self, source_length: int) -> int | None:
+        return 0 if self.places is not None and source_length > self.places else self.places
 
     def encode(self, source: Source, mask: SourceMask) -> Memory:
-        return self._encode(source, mask, explain=False)[0]
+        return self._encode(source, mask, need_weights=False)[0]
 
-    def begin(self, memory: Memory) -> TwoSidedState:
+    def init_state(self, memory: Memory) -> TwoSidedState:
         return TwoSidedState((), 1, (), memory.states, memory.mask)
 
     def step(self, tokens: Rows, state: TwoSidedState) -> tuple[Logits, TwoSidedState]:
@@ -238,25 +238,25 @@ class PretrainedPair(Pretrained):
         return self.project(features[:, 0]), replace(state, layers=own, source=cross)
 
     def features(self, memory: Memory, target: Target) -> Features:
-        return self._decode(target, memory.states, memory.mask, None, explain=False)[0]
+        return self._decode(target, memory.states, memory.mask, None, need_weights=False)[0]
 
-    def explain(
+    def attention_weights(
         self, source: Source, mask: SourceMask, target: Target
     ) -> dict[str, Float[Tensor, "batch layers heads query key"]]:
-        memory, encoder = self._encode(source, mask, explain=True)
-        _, decoder = self._decode(target, memory.states, mask, None, explain=True)
+        memory, encoder = self._encode(source, mask, need_weights=True)
+        _, decoder = self._decode(target, memory.states, mask, None, need_weights=True)
         found = {"cross": decoder[1::2], "encoder": encoder, "decoder": decoder[::2]}
         return {name: torch.stack(layers, dim=1) for name, layers in found.items()}
 
-    def attentions(self) -> dict[str, list[Attending]]:
+    def attention_layers(self) -> dict[str, list[AttentionLayer]]:
         decoder: Any = self.decoder_layers
         encoder: Any = self.encoder_layers
         return {"encoder": encoder, "decoder": decoder[::2], "cross": decoder[1::2]}
 
     def _encode(
-        self, source: Source, mask: SourceMask, explain: bool
+        self, source: Source, mask: SourceMask, need_weights: bool
     ) -> tuple[Memory, list[Weights]]:
-        with self.watching(self.encoder_layers, explain) as found:
+        with self.watching(self.encoder_layers, need_weights) as found:
             out = self.hugging.get_encoder()(input_ids=source, attention_mask=mask.long())
         return Memory(out.last_hidden_state, mask), found
 
@@ -266,9 +266,9 @@ class PretrainedPair(Pretrained):
         states: Float[Tensor, "batch source width"],
         mask: SourceMask,
         cache: Any,
-        explain: bool,
+        need_weights: bool,
     ) -> tuple[Features, list[Weights]]:
-        with self.watching(self.decoder_layers, explain) as found:
+        with self.watching(self.decoder_layers, need_weights) as found:
             out = self.hugging.get_decoder()(
                 input_ids=tokens,
                 encoder_hidden_states=states,

@@ -1,4 +1,4 @@
-"""Recurrent encoder and decoder with attention (the form of the homework).
+"""Recurrent encoder-decoder with attention (the homework's form).
 
     h_t = [fwd(z)_t ; bwd(z)_t]      s = ReLU(W [h_fwd_T ; h_bwd_1] + b)      d_0 = s
 
@@ -16,7 +16,7 @@ from regard.linear import Linear
 from regard.models.cells import Cell, CellKind
 from regard.models.dropout import Dropout
 from regard.models.interface import (
-    Attending,
+    AttentionLayer,
     Logits,
     Memory,
     Model,
@@ -25,36 +25,36 @@ from regard.models.interface import (
     SourceMask,
     Target,
 )
-from regard.models.recurrent_decoder import Decoder, DecoderState
+from regard.models.recurrent_decoder import Decoder, RecurrentState
 
-Sequence = Float[Tensor, "batch length width"]
+Sequence = Float[Tensor, "batch length dim"]
 
 
 def reverse(x: Float[Tensor, "batch length *rest"], mask: Bool[Tensor, "batch length"]) -> Tensor:
-    """Each row's real part back to front; the padding stays behind it."""
-    place = torch.arange(mask.shape[1], device=mask.device)
-    mirrored = mask.sum(1, keepdim=True) - 1 - place
-    index = torch.where(mirrored >= 0, mirrored, place)
-    return x.gather(1, index[..., None].expand_as(x))
+    """Reverse the real tokens of each row; the padding stays at the end."""
+    index = torch.arange(mask.shape[1], device=mask.device)
+    reversed_index = mask.sum(1, keepdim=True) - 1 - index
+    source = torch.where(reversed_index >= 0, reversed_index, index)
+    return x.gather(1, source[..., None].expand_as(x))
 
 
-def last_real(x: Sequence, mask: Bool[Tensor, "batch length"]) -> Float[Tensor, "batch width"]:
-    """The state at each row's last real token."""
+def last_state(x: Sequence, mask: Bool[Tensor, "batch length"]) -> Float[Tensor, "batch dim"]:
+    """The state at the last real token of each row."""
     index = (mask.sum(1) - 1)[:, None, None].expand(-1, 1, x.shape[-1])
     return x.gather(1, index)[:, 0]
 
 
 class Encoder(nn.Module):
-    """h_t = [fwd(z)_t ; bwd(z)_t] and the sentence [h_fwd_T ; h_bwd_1].
+    """h_t = [fwd(z)_t ; bwd(z)_t] and the sentence representation [h_fwd_T ; h_bwd_1].
 
-    Each direction sees the padding last, so what it says of the real words is untouched by it.
+    Both directions read the padding last, so it does not affect the states of real tokens.
     """
 
     def __init__(
         self,
         embedding: nn.Embedding,
         cell: CellKind,
-        hidden: int,
+        hidden_dim: int,
         layers: int,
         bidirectional: bool,
         position: Position,
@@ -65,40 +65,40 @@ class Encoder(nn.Module):
         self.position = position
         self.dropout = Dropout(dropout)
         directions = 2 if bidirectional else 1
-        self.width = hidden * directions
-        widths = [embedding.embedding_dim] + [self.width] * (layers - 1)
-        back = widths if bidirectional else []
-        self.forwards = nn.ModuleList([Cell(cell, width, hidden) for width in widths])
-        self.backwards = nn.ModuleList([Cell(cell, width, hidden) for width in back])
+        self.output_dim = hidden_dim * directions
+        input_dims = [embedding.embedding_dim] + [self.output_dim] * (layers - 1)
+        backward_dims = input_dims if bidirectional else []
+        self.forwards = nn.ModuleList([Cell(cell, dim, hidden_dim) for dim in input_dims])
+        self.backwards = nn.ModuleList([Cell(cell, dim, hidden_dim) for dim in backward_dims])
 
     def forward(
         self, source: Source, mask: SourceMask
-    ) -> tuple[Sequence, Float[Tensor, "batch width"]]:
-        """(a state for each token, the sentence)"""
-        at = torch.arange(source.shape[1], device=source.device).expand_as(source)
-        x = self.position.embed(self.embedding(source), at)
-        summary = x[:, 0]
+    ) -> tuple[Sequence, Float[Tensor, "batch dim"]]:
+        """(a state for each token, the sentence representation)"""
+        position_ids = torch.arange(source.shape[1], device=source.device).expand_as(source)
+        x = self.position.embed(self.embedding(source), position_ids)
+        sentence = x[:, 0]
         for layer, forwards in enumerate(self.forwards):
             x = self.dropout(x)
             output = forwards(x)[0]
-            summary = last_real(output, mask)
+            sentence = last_state(output, mask)
             if self.backwards:
-                mirrored = self.backwards[layer](reverse(x, mask))[0]
-                summary = torch.cat([summary, last_real(mirrored, mask)], dim=-1)
-                output = torch.cat([output, reverse(mirrored, mask)], dim=-1)
+                backward = self.backwards[layer](reverse(x, mask))[0]
+                sentence = torch.cat([sentence, last_state(backward, mask)], dim=-1)
+                output = torch.cat([output, reverse(backward, mask)], dim=-1)
             x = output
-        return x, summary
+        return x, sentence
 
 
 @dataclass
 class RecurrentMemory(Memory):
-    """The encoder's states, and the decoder's first one."""
+    """The encoder states, and the initial decoder state d_0 of each layer."""
 
-    start: Float[Tensor, "batch layers state"]
+    initial: Float[Tensor, "batch layers state"]
 
 
-class Recurrent(Model):
-    """Encoder, bridge, decoder, output map."""
+class Recurrent(Model[RecurrentMemory, RecurrentState]):
+    """Encoder, bridge (encoder state to decoder state), decoder, output projection."""
 
     def __init__(
         self,
@@ -112,46 +112,46 @@ class Recurrent(Model):
         self.encoder = encoder
         self.embedding = embedding
         self.decoder = decoder
-        self.bridge = Linear(encoder.width, decoder.layers * decoder.state_width)
-        self.output = Linear(decoder.width, vocab)
+        self.bridge = Linear(encoder.output_dim, decoder.layers * decoder.state_dim)
+        self.output = Linear(decoder.output_dim, vocab)
         self.dropout = Dropout(dropout)
 
-    def room(self, source: int) -> int | None:
-        places = self.encoder.position.max_length
-        return 0 if places is not None and source > places else None
+    def max_target_length(self, source_length: int) -> int | None:
+        max_length = self.encoder.position.max_length
+        return 0 if max_length is not None and source_length > max_length else None
 
     def encode(self, source: Source, mask: SourceMask) -> RecurrentMemory:
-        states, summary = self.encoder(source, mask)
-        start = torch.relu(self.bridge(summary)).unflatten(1, (self.decoder.layers, -1))
-        return RecurrentMemory(states, mask, start)
+        states, sentence = self.encoder(source, mask)
+        initial = torch.relu(self.bridge(sentence)).unflatten(1, (self.decoder.layers, -1))
+        return RecurrentMemory(states, mask, initial)
 
-    def begin(self, memory: RecurrentMemory) -> DecoderState:
-        return self.decoder.begin(memory.start, memory.states, memory.mask)
+    def init_state(self, memory: RecurrentMemory) -> RecurrentState:
+        return self.decoder.init_state(memory.initial, memory.states, memory.mask)
 
-    def step(self, tokens: Rows, state: DecoderState) -> tuple[Logits, DecoderState]:
+    def step(self, tokens: Rows, state: RecurrentState) -> tuple[Logits, RecurrentState]:
         features, _, state = self.decoder(self.embedding(tokens[:, None]), state)
         return self.project(self.dropout(features[:, 0])), state
 
     def features(
         self, memory: RecurrentMemory, target: Target
     ) -> Float[Tensor, "batch target features"]:
-        return self.dropout(self.decoder(self.embedding(target), self.begin(memory))[0])
+        return self.dropout(self.decoder(self.embedding(target), self.init_state(memory))[0])
 
     @property
-    def output_map(self) -> tuple[Float[Tensor, "vocab features"], Float[Tensor, " vocab"]]:
+    def output_projection(self) -> tuple[Float[Tensor, "vocab features"], Float[Tensor, " vocab"]]:
         return self.output.weight, self.output.bias
 
-    def by_token(self) -> dict[str, list[Tensor]]:
+    def vocab_parameters(self) -> dict[str, list[Tensor]]:
         target = [self.embedding.weight, self.output.weight, self.output.bias]
         return {"source": [self.encoder.embedding.weight], "target": target}
 
-    def explain(
+    def attention_weights(
         self, source: Source, mask: SourceMask, target: Target
     ) -> dict[str, Float[Tensor, "batch layers heads query key"]]:
-        state = self.begin(self.encode(source, mask))
+        state = self.init_state(self.encode(source, mask))
         weights = self.decoder(self.embedding(target), state)[1]
         return {} if weights is None else {"cross": weights[:, None, None]}
 
-    def attentions(self) -> dict[str, list[Attending]]:
+    def attention_layers(self) -> dict[str, list[AttentionLayer]]:
         attention = self.decoder.attention
         return {} if attention is None else {"cross": [attention]}

@@ -44,7 +44,10 @@ class MixerState(Record):
 class StateSpace(nn.Module):
     """(output at every token, state after the last). Padding, wherever it stands, is not there."""
 
-    undecayed = ("a_log", "skip")  # paces and a scale: to pull them towards 0 would mean nothing
+    no_weight_decay = (
+        "a_log",
+        "skip",
+    )  # paces and a scale: to pull them towards 0 would mean nothing
 
     def __init__(
         self, d_model: int, state_dim: int = 16, expand: int = 2, conv_kernel: int = 4

@@ -1,7 +1,7 @@
 """Encoder-decoder Transformer (Vaswani et al., 2017).
 
-The decoder goes through the same code whether it reads a whole target or one token behind a cache.
-Several beginnings of one sentence are so many queries over the same keys of the source.
+The decoder runs the same code for a whole target and for one token after a cache. The hypotheses of a
+sentence are several queries over the same source keys.
 """
 
 from dataclasses import dataclass
@@ -11,26 +11,26 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 from regard.attention import Position
-from regard.models.interface import Attending, Logits, Memory, Rows, Source, SourceMask, Target
+from regard.models.interface import AttentionLayer, Logits, Memory, Rows, Source, SourceMask, Target
 from regard.models.layers import Block, CrossBlock, CrossWeights
-from regard.models.mixers import Reading, Weights
-from regard.models.stack import Stacked, StackState, places
+from regard.models.mixers import AttentionInputs, Weights
+from regard.models.transformer_base import TransformerBase, TransformerState, position_ids_of
 
-Sequence = Float[Tensor, "batch length width"]
+Sequence = Float[Tensor, "batch length d_model"]
 
 
 @dataclass
-class TransformerState(StackState):
-    """What the decoder remembers, and the source it looks at."""
+class EncoderDecoderState(TransformerState):
+    """The decoder's caches, and the source for cross-attention."""
 
-    sources: tuple[tuple[Tensor, Tensor], ...]
-    """Its keys and values, for each layer."""
-    mask: Bool[Tensor, "batch source"]
-    source_at: Int[Tensor, "batch source"]
+    source_keys_values: tuple[tuple[Tensor, Tensor], ...]
+    """Keys and values of the source, for each layer."""
+    source_mask: Bool[Tensor, "batch source"]
+    source_position_ids: Int[Tensor, "batch source"]
 
 
-class Transformer(Stacked):
-    """Embedding, blocks, norm; the output map is the target embedding, transposed, if it is tied."""
+class Transformer(TransformerBase[Memory, EncoderDecoderState]):
+    """Embeddings, encoder blocks, decoder blocks, final norms, output projection."""
 
     encoder: list[Block]
     decoder: list[CrossBlock]
@@ -43,88 +43,92 @@ class Transformer(Stacked):
         encoder: list[Block],
         decoder: list[CrossBlock],
         norms: tuple[nn.Module, nn.Module],
-        tied: bool,
+        tie_embeddings: bool,
         dropout: float,
     ) -> None:
-        super().__init__(source_embedding, target_embedding, position, tied, dropout)
+        super().__init__(source_embedding, target_embedding, position, tie_embeddings, dropout)
         self.encoder = nn.ModuleList(encoder)  # type: ignore[assignment]
         self.decoder = nn.ModuleList(decoder)  # type: ignore[assignment]
         self.encoder_norm, self.decoder_norm = norms
 
-    def room(self, source: int) -> int | None:
-        places = self.position.max_length
-        return 0 if places is not None and source > places else places
+    def max_target_length(self, source_length: int) -> int | None:
+        max_length = self.position.max_length
+        return 0 if max_length is not None and source_length > max_length else max_length
 
     def encode(self, source: Source, mask: SourceMask) -> Memory:
-        return self._encode(source, mask, explain=False)[0]
+        return self._encode(source, mask, need_weights=False)[0]
 
-    def begin(self, memory: Memory) -> TransformerState:
-        at = places(memory.mask)
-        return TransformerState(
-            pasts=tuple(block.own.begin(len(at)) for block in self.decoder),
-            past_at=at[:, :0],
-            next_at=torch.zeros_like(at[:, 0]),
-            own=None,
-            sources=tuple(block.cross.keys_values(memory.states, at) for block in self.decoder),
-            mask=memory.mask,
-            source_at=at,
+    def init_state(self, memory: Memory) -> EncoderDecoderState:
+        position_ids = position_ids_of(memory.mask)
+        return EncoderDecoderState(
+            caches=tuple(block.mixer.init_cache(len(position_ids)) for block in self.decoder),
+            key_position_ids=position_ids[:, :0],
+            next_position_ids=torch.zeros_like(position_ids[:, 0]),
+            cache_mask=None,
+            source_keys_values=tuple(
+                block.cross_attention.keys_values(memory.states, position_ids)
+                for block in self.decoder
+            ),
+            source_mask=memory.mask,
+            source_position_ids=position_ids,
         )
 
-    def step(self, tokens: Rows, state: TransformerState) -> tuple[Logits, TransformerState]:
-        side_by_side = tokens.view(len(state.mask), -1)
-        reading = state.one_each(side_by_side.shape[1])
-        features, _ = self._decode(side_by_side, reading, state, explain=False)
+    def step(self, tokens: Rows, state: EncoderDecoderState) -> tuple[Logits, EncoderDecoderState]:
+        by_sentence = tokens.view(len(state.source_mask), -1)  # [batch beam]
+        inputs = state.append_hypotheses(by_sentence.shape[1])
+        features, _ = self._decode(by_sentence, inputs, state, need_weights=False)
         return self.project(features.flatten(0, 1)), state
 
     def features(self, memory: Memory, target: Target) -> Float[Tensor, "batch target features"]:
-        return self._read(target, self.begin(memory), explain=False)[0]
+        return self._decode_target(target, self.init_state(memory), need_weights=False)[0]
 
-    def explain(
+    def attention_weights(
         self, source: Source, mask: SourceMask, target: Target
     ) -> dict[str, Float[Tensor, "batch layers heads query key"]]:
-        memory, encoder_weights = self._encode(source, mask, explain=True)
-        _, decoder_weights = self._read(target, self.begin(memory), explain=True)
-        own, cross = zip(*decoder_weights, strict=True)
-        found = {"cross": cross, "encoder": encoder_weights, "decoder": own}
-        # What mixes tokens without attention has no weights, in any layer.
-        shown = {name: [w for w in layers if w is not None] for name, layers in found.items()}
-        return {name: torch.stack(layers, dim=1) for name, layers in shown.items() if layers}
+        memory, encoder_weights = self._encode(source, mask, need_weights=True)
+        _, weights = self._decode_target(target, self.init_state(memory), need_weights=True)
+        decoder_weights, cross_weights = zip(*weights, strict=True)
+        by_layer = {"cross": cross_weights, "encoder": encoder_weights, "decoder": decoder_weights}
+        # A state-space mixer has no weights, in any layer.
+        present = {name: [w for w in ws if w is not None] for name, ws in by_layer.items()}
+        return {name: torch.stack(layers, dim=1) for name, layers in present.items() if layers}
 
-    def attentions(self) -> dict[str, list[Attending]]:
-        found = {
-            "encoder": [layer for block in self.encoder for layer in block.own.attentions()],
-            "decoder": [layer for block in self.decoder for layer in block.own.attentions()],
-            "cross": [block.cross for block in self.decoder],
+    def attention_layers(self) -> dict[str, list[AttentionLayer]]:
+        layers: dict[str, list[AttentionLayer]] = {
+            "encoder": [a for block in self.encoder for a in block.mixer.attention_layers()],
+            "decoder": [a for block in self.decoder for a in block.mixer.attention_layers()],
+            "cross": [block.cross_attention for block in self.decoder],
         }
-        return {name: layers for name, layers in found.items() if layers}
+        return {name: attention for name, attention in layers.items() if attention}
 
     def _encode(
-        self, source: Source, mask: SourceMask, explain: bool
+        self, source: Source, mask: SourceMask, need_weights: bool
     ) -> tuple[Memory, list[Weights]]:
-        at = places(mask)
-        reading = Reading(at, at, mask[:, None], mask)
-        x, found = self._embed(self.source_embedding, source, at), []
+        position_ids = position_ids_of(mask)
+        inputs = AttentionInputs(position_ids, position_ids, mask[:, None], mask)
+        x, all_weights = self._embed(self.source_embedding, source, position_ids), []
         for block in self.encoder:
-            x, weights = block(x, reading, block.own.begin(len(x)), explain)
-            found.append(weights)
-        return Memory(self.encoder_norm(x), mask), found
+            x, weights = block(x, inputs, block.mixer.init_cache(len(x)), need_weights)
+            all_weights.append(weights)
+        return Memory(self.encoder_norm(x), mask), all_weights
 
-    def _read(
-        self, target: Target, state: TransformerState, explain: bool
+    def _decode_target(
+        self, target: Target, state: EncoderDecoderState, need_weights: bool
     ) -> tuple[Sequence, list[tuple[Weights, CrossWeights]]]:
-        """A target, or its next part, at once."""
-        return self._decode(target, state.onwards(target.shape[1]), state, explain)
+        """A target, or its continuation, at once."""
+        return self._decode(target, state.append_tokens(target.shape[1]), state, need_weights)
 
     def _decode(
         self,
         tokens: Int[Tensor, "batch length"],
-        reading: Reading,
-        state: TransformerState,
-        explain: bool,
+        inputs: AttentionInputs,
+        state: EncoderDecoderState,
+        need_weights: bool,
     ) -> tuple[Sequence, list[tuple[Weights, CrossWeights]]]:
-        x, found = self._embed(self.target_embedding, tokens, reading.at), []
-        for block, past, source in zip(self.decoder, state.pasts, state.sources, strict=True):
-            seen = (source, state.mask, state.source_at)
-            x, own, cross = block(x, reading, past, *seen, explain)
-            found.append((own, cross))
-        return self.decoder_norm(x), found
+        x, all_weights = self._embed(self.target_embedding, tokens, inputs.position_ids), []
+        source = (state.source_mask, state.source_position_ids)
+        layers = zip(self.decoder, state.caches, state.source_keys_values, strict=True)
+        for block, cache, keys_values in layers:
+            x, *weights = block(x, inputs, cache, keys_values, *source, need_weights)
+            all_weights.append(tuple(weights))
+        return self.decoder_norm(x), all_weights

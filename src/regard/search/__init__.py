@@ -1,4 +1,4 @@
-"""From a model's steps to an output: search drives any model and never learns which one."""
+"""Search: from a model's steps to an output. It works with any model behind the interface."""
 
 from regard.search.beam import beam
 from regard.search.greedy import greedy

@@ -1,9 +1,9 @@
-"""The k likeliest beginnings, extended side by side.
+"""Beam search: the k most probable hypotheses, extended in parallel.
 
-At each step all extensions of a sentence's live beginnings are ranked together and the best k kept.
-Those that end are set aside as finished; the others live on. Finished outputs of every length are
-ranked by score / length^power. A sentence stops only when no live beginning can still overtake: a score
-never rises, so score / limit^power bounds whatever may become of it.
+At each step all extensions of a sentence's live hypotheses are ranked together and the best k kept. Those
+that end with EOS are finished; the others stay live. Finished hypotheses of all lengths are ranked by
+score / length^length_penalty. A sentence is done only when no live hypothesis can still win: a score never
+rises, so score / max_length^length_penalty is an upper bound for every continuation.
 """
 
 from dataclasses import dataclass
@@ -13,53 +13,56 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 from torch.nn.functional import pad
 
-from regard.models.interface import Memory, Model, Record
+from regard.models.interface import M, Model, Record, S
 from regard.search.hypothesis import Hypothesis
-from regard.search.step import best, next_token, patience
+from regard.search.step import check_interval, next_log_probs, topk
 from regard.text.tokenizer import BOS, EOS, PAD
 
-NEVER = float("-inf")
+NEG_INF = float("-inf")
 
 
 @dataclass
 class Finished(Record):
-    """The best finished outputs of each sentence so far, best first, and whether more can matter."""
+    """The best finished hypotheses of each sentence so far, best first."""
 
-    limits: Int[Tensor, " batch"]
+    max_lengths: Int[Tensor, " batch"]
     ids: Int[Tensor, "batch nbest longest"]
     scores: Float[Tensor, "batch nbest"]
     normalised: Float[Tensor, "batch nbest"]
-    power: float
+    length_penalty: float
 
     @classmethod
-    def none(cls, limits: Int[Tensor, " batch"], nbest: int, power: float) -> "Finished":
-        ids = limits.new_full((len(limits), nbest, int(limits.max())), PAD)
-        nothing = limits.new_full((len(limits), nbest), NEVER, dtype=torch.float64)
-        return cls(limits, ids, nothing, nothing, power)
+    def empty(
+        cls, max_lengths: Int[Tensor, " batch"], nbest: int, length_penalty: float
+    ) -> "Finished":
+        shape = (len(max_lengths), nbest)
+        ids = max_lengths.new_full((*shape, int(max_lengths.max())), PAD)
+        scores = max_lengths.new_full(shape, NEG_INF, dtype=torch.float64)
+        return cls(max_lengths, ids, scores, scores, length_penalty)
 
     def add(
         self, ids: Int[Tensor, "batch beam length"], scores: Float[Tensor, "batch beam"]
     ) -> None:
-        """Let outputs compete; a score of minus infinity is none. Of equals, the earlier leads."""
+        """Insert hypotheses with a finite score. On ties, earlier ones rank first."""
         length, nbest = ids.shape[-1], self.ids.shape[1]
         ids = pad(ids, (0, self.ids.shape[-1] - length), value=PAD)
-        ranked = torch.cat([self.normalised, scores / length**self.power], dim=1)
+        ranked = torch.cat([self.normalised, scores / length**self.length_penalty], dim=1)
         self.normalised, index = (x[:, :nbest] for x in ranked.sort(descending=True, stable=True))
         self.scores = torch.cat([self.scores, scores], dim=1).gather(1, index)
         rows = index[..., None].expand(-1, -1, ids.shape[-1])
         self.ids = torch.cat([self.ids, ids], dim=1).gather(1, rows)
 
-    def settled(self, best_live: Float[Tensor, " batch"]) -> Bool[Tensor, " batch"]:
-        """Can nothing that lives still change the outputs that were asked for?"""
-        return self.normalised[:, -1] >= best_live / self.limits**self.power
+    def is_final(self, best_live_score: Float[Tensor, " batch"]) -> Bool[Tensor, " batch"]:
+        """Can no live hypothesis still enter the n-best list?"""
+        return self.normalised[:, -1] >= best_live_score / self.max_lengths**self.length_penalty
 
     def hypotheses(self) -> list[list[Hypothesis]]:
         columns = (self.ids.tolist(), self.scores.tolist(), self.normalised.tolist())
         return [
             [
-                Hypothesis([i for i in ids if i != PAD], score, rank)
-                for ids, score, rank in zip(*row, strict=True)
-                if rank > NEVER
+                Hypothesis([i for i in ids if i != PAD], score, normalised)
+                for ids, score, normalised in zip(*row, strict=True)
+                if normalised > NEG_INF
             ]
             for row in zip(*columns, strict=True)
         ]
@@ -67,79 +70,84 @@ class Finished(Record):
 
 @torch.inference_mode()
 def beam(
-    model: Model,
-    memory: Memory,
-    limits: Int[Tensor, " batch"],
-    width: int,
+    model: Model[M, S],
+    memory: M,
+    max_lengths: Int[Tensor, " batch"],
+    beam_size: int,
     nbest: int = 1,
     length_penalty: float = 1.0,
     check_every: int | None = None,
 ) -> list[list[Hypothesis]]:
-    """The `nbest` outputs of each row, best first. Asking for more never changes the best.
+    """The `nbest` hypotheses of each sentence, best first. A larger `nbest` never changes the best.
 
-    Every `check_every` steps the sentences that are settled are dropped (on a GPU, now and then), and
-    at each limit, since the model may have no place for a further token.
+    Sentences that are done are removed from the batch every `check_every` steps, and at every maximum
+    length, since the model may support no further position.
     """
-    check_every = check_every or patience(limits.device)
-    ends = set(limits.tolist())
-    found: dict[int, list[Hypothesis]] = {}
-    rows = list(range(len(limits)))  # the sentences still searched
-    done = Finished.none(limits, nbest, length_penalty)
-    tokens = torch.full_like(limits, BOS)
-    chances, state = next_token(model, tokens, model.begin(memory))
-    start = torch.zeros_like(limits, dtype=torch.float64)[:, None]
-    scores, _, tokens = best_extensions(start, chances, width)
-    state = state.spread(width)
+    check_every = check_every or check_interval(max_lengths.device)
+    length_limits = set(max_lengths.tolist())
+    results: dict[int, list[Hypothesis]] = {}
+    sentences = list(range(len(max_lengths)))  # those still in the batch
+    finished = Finished.empty(max_lengths, nbest, length_penalty)
+    tokens = torch.full_like(max_lengths, BOS)
+    log_probs, state = next_log_probs(model, tokens, model.init_state(memory))
+    scores = torch.zeros_like(max_lengths, dtype=torch.float64)[:, None]
+    scores, _, tokens = best_extensions(scores, log_probs, beam_size)
+    state = state.expand(beam_size)
     ids = tokens[..., None]
     while True:
-        scores = settle(done, ids, scores)
+        scores = move_finished(finished, ids, scores)
         length = ids.shape[-1]
-        if length in ends or length % check_every == 0:
-            going = (scores > NEVER).any(1).tolist()
-            if not all(going):
-                outputs = done.hypotheses()
-                found |= {row: outputs[i] for i, row in enumerate(rows) if not going[i]}
-                kept = [i for i, goes in enumerate(going) if goes]
+        if length in length_limits or length % check_every == 0:
+            live = (scores > NEG_INF).any(1).tolist()
+            if not all(live):
+                nbest_lists = finished.hypotheses()
+                results |= {s: nbest_lists[i] for i, s in enumerate(sentences) if not live[i]}
+                kept = [i for i, is_live in enumerate(live) if is_live]
                 if not kept:
-                    return [found[row] for row in range(len(limits))]
+                    return [results[sentence] for sentence in range(len(max_lengths))]
                 keep = torch.tensor(kept, device=tokens.device)
-                rows = [rows[i] for i in kept]
-                done, state = done.select(keep), state.select(keep)
+                sentences = [sentences[i] for i in kept]
+                finished, state = finished.select(keep), state.select(keep)
                 scores, tokens, ids = scores[keep], tokens[keep], ids[keep]
-        chances, state = next_token(model, tokens.flatten(), state)
-        scores, origin, tokens = best_extensions(scores, chances, width)
-        state = state.reorder(origin)
-        before = ids.gather(1, origin[..., None].expand_as(ids))
-        ids = torch.cat([before, tokens[..., None]], dim=-1)
+        log_probs, state = next_log_probs(model, tokens.flatten(), state)
+        scores, beam_indices, tokens = best_extensions(scores, log_probs, beam_size)
+        state = state.reorder(beam_indices)
+        prefixes = ids.gather(1, beam_indices[..., None].expand_as(ids))
+        ids = torch.cat([prefixes, tokens[..., None]], dim=-1)
 
 
 def best_extensions(
-    scores: Float[Tensor, "batch slots"], chances: Float[Tensor, "rows vocab"], width: int
-) -> tuple[Float[Tensor, "batch width"], Int[Tensor, "batch width"], Int[Tensor, "batch width"]]:
-    """(score, slot it came from, token) of the best `width` extensions of each sentence.
+    scores: Float[Tensor, "batch hypotheses"],
+    log_probs: Float[Tensor, "rows vocab"],
+    beam_size: int,
+) -> tuple[Float[Tensor, "batch beam"], Int[Tensor, "batch beam"], Int[Tensor, "batch beam"]]:
+    """(score, hypothesis it extends, token) of the `beam_size` best extensions of each sentence.
 
-    They are among the best `width` of each slot.
+    They are among the `beam_size` best extensions of each hypothesis.
     """
-    batch, vocab = scores.shape[0], chances.shape[-1]
-    each = min(width, vocab)
-    top, tokens = (x.view(batch, -1, each) for x in best(chances, each))
+    batch, vocab = scores.shape[0], log_probs.shape[-1]
+    per_hypothesis = min(beam_size, vocab)
+    top, tokens = (x.view(batch, -1, per_hypothesis) for x in topk(log_probs, per_hypothesis))
     totals = (scores[..., None] + top).flatten(1)
-    missing = max(0, width - totals.shape[1])  # fewer extensions than slots: the rest stays empty
-    chosen, index = pad(totals, (0, missing), value=NEVER).topk(width)
+    missing = max(0, beam_size - totals.shape[1])  # fewer extensions than the beam holds
+    best, index = pad(totals, (0, missing), value=NEG_INF).topk(beam_size)
     index = index.clamp(max=totals.shape[1] - 1)
-    return chosen, index // each, tokens.flatten(1).gather(1, index)
+    return best, index // per_hypothesis, tokens.flatten(1).gather(1, index)
 
 
-def settle(
-    done: Finished, ids: Int[Tensor, "batch width length"], scores: Float[Tensor, "batch width"]
-) -> Float[Tensor, "batch width"]:
-    """Set aside what has ended. (scores of what lives; none lives where the sentence is settled)"""
-    ended = ids[..., -1] == EOS
-    live = scores.masked_fill(ended, NEVER)
-    done.add(ids, scores.masked_fill(~ended, NEVER))
-    at_limit = (ids.shape[-1] >= done.limits)[:, None]
-    # Cut short by the limit: these count only where nothing has ended by itself.
-    cut = at_limit & (done.normalised[:, :1] == NEVER)
-    done.add(ids, live.masked_fill(~cut, NEVER))
-    over = at_limit | done.settled(live.amax(1))[:, None]
-    return live.masked_fill(over, NEVER)
+def move_finished(
+    finished: Finished, ids: Int[Tensor, "batch beam length"], scores: Float[Tensor, "batch beam"]
+) -> Float[Tensor, "batch beam"]:
+    """Add hypotheses that end with EOS to `finished`. Returns the scores of live hypotheses.
+
+    Others get minus infinity, as do all hypotheses of a sentence that is done.
+    """
+    has_eos = ids[..., -1] == EOS
+    live = scores.masked_fill(has_eos, NEG_INF)
+    finished.add(ids, scores.masked_fill(~has_eos, NEG_INF))
+    at_limit = (ids.shape[-1] >= finished.max_lengths)[:, None]
+    # Truncated hypotheses count only where none has ended with EOS.
+    truncated = at_limit & (finished.normalised[:, :1] == NEG_INF)
+    finished.add(ids, live.masked_fill(~truncated, NEG_INF))
+    done = at_limit | finished.is_final(live.amax(1))[:, None]
+    return live.masked_fill(done, NEG_INF)

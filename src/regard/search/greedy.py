@@ -1,24 +1,27 @@
-"""The likeliest next token, again and again."""
+"""Greedy search: the most probable token at every step."""
 
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from regard.models.interface import Memory, Model
-from regard.search.follow import follow
+from regard.models.interface import M, Model, S
+from regard.search.generate import generate
 from regard.search.hypothesis import Hypothesis
-from regard.search.step import best
+from regard.search.step import topk
 
 
 def greedy(
-    model: Model, memory: Memory, limits: Int[Tensor, " batch"], check_every: int | None = None
+    model: Model[M, S],
+    memory: M,
+    max_lengths: Int[Tensor, " batch"],
+    check_every: int | None = None,
 ) -> list[Hypothesis]:
-    """One output a row, of at most `limits` tokens."""
-    return follow(model, memory, limits, likeliest, check_every)
+    """One output per row, of at most `max_lengths` tokens."""
+    return generate(model, memory, max_lengths, choose_best, check_every)
 
 
-def likeliest(
-    chances: Float[Tensor, "rows vocab"], rows: Int[Tensor, " rows"], place: int
+def choose_best(
+    log_probs: Float[Tensor, "rows vocab"], rows: Int[Tensor, " rows"], step: int
 ) -> tuple[Int[Tensor, " rows"], Float[Tensor, " rows"]]:
     """(token, its log-probability)"""
-    found, tokens = best(chances, 1)
-    return tokens[:, 0], found[:, 0]
+    top, tokens = topk(log_probs, 1)
+    return tokens[:, 0], top[:, 0]

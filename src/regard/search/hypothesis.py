@@ -1,15 +1,15 @@
-"""What a search finds."""
+"""The result of a search."""
 
 from dataclasses import dataclass
 
 
 @dataclass(frozen=True)
 class Hypothesis:
-    """Output ids, and how likely the model finds them."""
+    """Output token ids with their log-probability."""
 
     ids: list[int]
-    """With the end token, unless the length limit came first."""
+    """Ends with the EOS token, unless the length limit was reached first."""
     score: float
-    """Total log-probability, end token included."""
+    """Total log-probability, EOS included."""
     normalised: float
-    """What it was ranked by."""
+    """The score that ranked it: beam search divides by length^length_penalty."""

@@ -1,59 +1,55 @@
-"""What every search does at each step: log-probabilities of the next token, and the best of them."""
-
-from typing import Any
+"""One search step: log-probabilities of the next token, and the best of them."""
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from regard.models.interface import Model, Rows
+from regard.models.interface import M, Model, Rows, S
 from regard.text.tokenizer import BOS, PAD
 
 CHUNK = 64
-Chances = Float[Tensor, "rows vocab"]
+LogProbs = Float[Tensor, "rows vocab"]
 
 
-def next_token(model: Model, tokens: Rows, state: Any) -> tuple[Chances, Any]:
-    """Log-probabilities of the next token; padding and begin are never an output."""
+def next_log_probs(model: Model[M, S], tokens: Rows, state: S) -> tuple[LogProbs, S]:
+    """Log-probabilities of the next token; PAD and BOS are never generated."""
     logits, state = model.step(tokens, state)
-    chances = logits.float()
-    # In place: a fresh [rows vocab] costs the memory's time once more.
-    chances = torch.log_softmax(chances, dim=-1, out=chances)
-    chances[:, PAD] = chances[:, BOS] = float("-inf")
-    return chances, state
+    log_probs = logits.float()
+    # In place: another [rows vocab] tensor would cost a pass over memory.
+    log_probs = torch.log_softmax(log_probs, dim=-1, out=log_probs)
+    log_probs[:, PAD] = log_probs[:, BOS] = float("-inf")
+    return log_probs, state
 
 
-def patience(device: torch.device) -> int:
-    """After how many steps to look which rows have ended. Looking is free on a CPU alone."""
+def check_interval(device: torch.device) -> int:
+    """Steps between checks for finished rows. On a GPU each check synchronises with the host."""
     return 1 if device.type == "cpu" else 8
 
 
-def best(
+def topk(
     values: Float[Tensor, "rows vocab"], count: int
 ) -> tuple[Float[Tensor, "rows count"], Int[Tensor, "rows count"]]:
-    """(the `count` largest of each row in falling order, where they stand): `topk`, but faster.
-
-    The largest values lie in the chunks with the largest maxima, and a CPU is quick to take maxima.
-    """
+    """`torch.topk`, faster on a CPU: the largest values are in the chunks with the largest maxima."""
     rows, vocab = values.shape
-    whole = vocab // CHUNK * CHUNK
-    if whole < 2 * count * CHUNK or values.device.type != "cpu":
-        return largest(values, count)
-    chunks = values[:, :whole].unflatten(1, (-1, CHUNK))
-    found = largest(chunks.amax(-1), count)[1].sort(-1).values
-    inside = chunks.gather(1, found[..., None].expand(-1, -1, CHUNK)).flatten(1)
-    columns = (found[..., None] * CHUNK + torch.arange(CHUNK, device=values.device)).flatten(1)
-    if whole < vocab:
-        rest = torch.arange(whole, vocab, device=values.device).expand(rows, -1)
-        inside = torch.cat([inside, values[:, whole:]], dim=1)
+    chunked = vocab // CHUNK * CHUNK
+    if chunked < 2 * count * CHUNK or values.device.type != "cpu":
+        return exact_topk(values, count)
+    chunks = values[:, :chunked].unflatten(1, (-1, CHUNK))
+    best_chunks = exact_topk(chunks.amax(-1), count)[1].sort(-1).values
+    candidates = chunks.gather(1, best_chunks[..., None].expand(-1, -1, CHUNK)).flatten(1)
+    offsets = torch.arange(CHUNK, device=values.device)
+    columns = (best_chunks[..., None] * CHUNK + offsets).flatten(1)
+    if chunked < vocab:
+        rest = torch.arange(chunked, vocab, device=values.device).expand(rows, -1)
+        candidates = torch.cat([candidates, values[:, chunked:]], dim=1)
         columns = torch.cat([columns, rest], dim=1)
-    top, index = largest(inside, count)
+    top, index = exact_topk(candidates, count)
     return top, columns.gather(1, index)
 
 
-def largest(
+def exact_topk(
     values: Float[Tensor, "rows columns"], count: int
 ) -> tuple[Float[Tensor, "rows count"], Int[Tensor, "rows count"]]:
-    """`topk`; a single one is the first of equals, as in `argmax`."""
-    found, index = values.max(-1, keepdim=True) if count == 1 else values.topk(count)
-    return found, index
+    """`torch.topk`; for one, the first of equal values, like `argmax`."""
+    top, index = values.max(-1, keepdim=True) if count == 1 else values.topk(count)
+    return top, index

@@ -21,8 +21,9 @@ MIN_LENGTH = 3  # "Hi."
 NO_FULL_STOP = 0.4  # probability that a text may omit its last full stop
 MAX_FAILURES = 500  # rejected samples in a row at one length, after which that length is dropped
 
-# Words by class; an underscore is a space. `{class:a}` and `{class:an}` in a rule are the words that
-# follow "a" and "an": decided by the first letter, so no "hour" and no "useful" here.
+# Words by class; an underscore is a space, and verb-ed a regular past participle. `{class:a}` and
+# `{class:an}` in a rule are the words that follow "a" and "an": decided by the first
+# letter, so no "hour" and no "useful" here.
 WORDS = {
     "name": """Al Amy Ann Ava Ben Bob Dan Ed Eva Ian Ivy Jo Kim Leo Lou Max Mia Ned Pam Ray Rob Sam
         Sue Tim Tom Una Zoe Alan Anna Carl Clara Daisy David Elena Emma Felix Grace Hanna Henry
@@ -33,8 +34,9 @@ WORDS = {
     "nice": "brave clever curious elegant friendly funny happy kind new old quiet shy tall young",
     "wild": "angry big black brown grey hungry lazy little old small white young",
     "neat": "ancient black blue broken cheap empty green heavy new old orange red small wooden",
-    "feeling": """alone angry asleep awake bored brave busy calm cold curious early happy hungry ill
-        late lost proud quiet ready sad safe shy sorry surprised thirsty tired worried""",
+    "feeling": """alone angry asleep awake bore-ed brave busy calm cold curious early happy hungry ill
+        late lost proud quiet ready sad safe shy sorry surprise-ed thirsty tire-ed
+        worry-ed""",
     "look": "big black blue cheap clean dirty dry empty green heavy new red small ugly wet",
     "taste": "bad cold fine fresh good hot sweet warm",
     "owner": "my your his her our their",
@@ -70,11 +72,11 @@ NOUNS = {
         guitar hat jar key kite lamp laptop letter map newspaper pen ring scarf:scarves umbrella""",
 }
 
-# Verbs by the object they take, as base:past:-ing; regular forms are left out.
+# Verbs by the object they take, as base:past:-ing; regular forms are left out, others given whole.
 VERBS = {
     "rest": "eat:ate drink:drank hide:hid jump play run:ran:running sit:sat:sitting sleep:slept",
     "act": "cook cry dance laugh paint read:read sing:sang smile study talk work write:wrote "
-    "play_chess watch_TV tell_a_joke:told speak_French:spoke learn_English play_the_piano",
+    "play_chess watch_TV tell_a_joke:told_a_joke speak_French:spoke_French learn_English play_the_piano",
     "go": "come:came cycle go:went hurry run:ran:running walk",
     "fly": "come:came drive:drove fly:flew go:went move travel:travelled:travelling",
     "get": "borrow bring:brought buy:bought carry draw:drew find:found fix hide:hid lose:lost use",
@@ -195,7 +197,7 @@ def cumulative_weights(counts: Iterable[int]) -> list[float]:
 
 def build_grammar(limit: int) -> Expression:
     """The expression for one sentence, for lengths up to `limit`."""
-    lists = {name: text.split() for name, text in WORDS.items()}
+    lists = {name: [inflect(word) for word in text.split()] for name, text in WORDS.items()}
     for name, text in NOUNS.items():
         nouns = [noun.split(":") for noun in text.split()]
         lists[name] = [noun[0] for noun in nouns]
@@ -224,14 +226,23 @@ def add_s(word: str) -> str:
     return word + ("es" if re.search("(s|x|ch|sh|o)$", word) else "s")
 
 
+def add_ed(verb: str) -> str:
+    """The regular past of a verb: walked, smiled, carried."""
+    return add_s(verb).removesuffix("s").removesuffix("e") + "ed"
+
+
+def inflect(word: str) -> str:
+    """An entry of WORDS: `worry-ed` is "worried"."""
+    return add_ed(word.removesuffix("-ed")) if word.endswith("-ed") else word
+
+
 def conjugate(verb: str) -> list[str]:
     """An entry of VERBS in its four FORMS; only its first word is inflected."""
     phrase, *irregular = verb.split(":")
     base, *rest = phrase.split("_")
-    past = add_s(base).removesuffix("s").removesuffix("e") + "ed"
     doing = base + "ing" if re.search("ee$|[^e]$", base) else base[:-1] + "ing"
-    forms = [base, add_s(base), *(irregular + [past, doing][len(irregular) :])]
-    return ["_".join([form, *rest]) for form in forms]
+    regular = ["_".join([form, *rest]) for form in (base, add_s(base), add_ed(base), doing)]
+    return [*regular[:2], *irregular, *regular[2 + len(irregular) :]]
 
 
 def parse_rule(

@@ -35,7 +35,7 @@ def card_of(
         "init": start.get("init"),
         "figures": {
             "parameters": model.parameter_count,
-            "learned_parameters": model.learned_count,
+            "learned_parameters": model.trainable_count,
             "val_loss": progress.best_loss,
             "val_bleu_lower": progress.score
             if config.training.checkpoint_metric == "bleu"

@@ -53,7 +53,7 @@ class Ancestor:
         check_model(run.config, config, name)
         check_tokenizer(run.config, config, name)
         card = path / "card.json"
-        done = files.record(card)["figures"] if card.is_file() else {}
+        done = files.read_json(card)["figures"] if card.is_file() else {}
         return cls(name, run, done.get("training_seconds"))
 
     @property
@@ -77,7 +77,7 @@ class Ancestor:
     def fill(self, model: Model, tokenizers: TokenizerPair) -> dict[str, dict[str, int]]:
         """Put the weights there; how many tokens of each side were taken over."""
         pieces = {}
-        theirs, ours = self.run.model.by_token(), model.by_token()
+        theirs, ours = self.run.model.vocab_parameters(), model.vocab_parameters()
         for side in ("source", "target"):
             old, new = getattr(self.tokenizers, side), getattr(tokenizers, side)
             known, here = shared(old, new)

@@ -22,7 +22,7 @@ def objective(model: Model, batch: Batch, label_smoothing: float) -> Float[Tenso
         # the padding stays, because dropping it would make the host wait to learn how much is left.
         features, wanted = features[batch.target_mask], wanted[batch.target_mask]
     return cross_entropy(
-        features.flatten(0, -2), *model.output_map, wanted.flatten(), label_smoothing
+        features.flatten(0, -2), *model.output_projection, wanted.flatten(), label_smoothing
     )
 
 

@@ -80,7 +80,7 @@ def trained(
     config: Config, folder: Path, device: str, resume: bool, console: Console, jobs: int
 ) -> dict[str, Any]:
     """The same, in a folder that may be used."""
-    files.sweep(folder)
+    files.remove_temporary(folder)
     resume = resume and (folder / checkpoint.FILE).is_file()
     # Who goes on has all there is to know in the folder: the run it came from may be gone.
     ancestor = Ancestor.of(config, folder) if config.init and not resume else None
@@ -108,8 +108,8 @@ def trained(
         return greedy_bleu(translator, pairs, val, 4 * table.batch_tokens)
 
     sizes = (tokenizers.source.vocab_size, tokenizers.target.vocab_size)
-    some = model.learned_count < model.parameter_count
-    learned = f" ({model.learned_count:,} of them learn)" if some else ""
+    some = model.trainable_count < model.parameter_count
+    learned = f" ({model.trainable_count:,} of them learn)" if some else ""
     noun = "sentences" if config.is_language_model else "pairs"
     console.print(
         f"{len(train):,} {noun}, vocabulary {sizes[0]:,} and {sizes[1]:,}, "
@@ -121,7 +121,7 @@ def trained(
     batches = BatchSampler(train, *limits, config.seed, table.bucket_shapes if gpu else None)
     with Display(console) as display, own_stream(gpu):
         data_there, precision = DeviceDataset(train, device), dtype(table.precision, device)
-        graphs = gpu and table.cuda_graphs and model.recordable
+        graphs = gpu and table.cuda_graphs and model.supports_cuda_graphs
         update = Update(model, table, data_there, precision, graphs, display.say)
         judge = bleu if table.checkpoint_metric == "bleu" else None
         loop = Loop(table, update, batches, val, folder, display, judge)
@@ -187,7 +187,7 @@ def check(config: Config, folder: Path, resume: bool) -> None:
                 "keeps its settings; choose another --run for new ones"
             )
         return
-    if folder.exists() and (not folder.is_dir() or files.listed(folder)):
+    if folder.exists() and (not folder.is_dir() or files.list_files(folder)):
         resumable = (folder / "config.toml").is_file()
         way = "continue it with --resume, or " if resumable else "it is no run folder, so "
         raise UserError(f"{folder} is there already: {way}choose another --run")
@@ -289,7 +289,7 @@ def draw_examples(translator: Translator, data: Corpus, folder: Path) -> None:
 def can_read(translator: Translator, text: str) -> bool:
     """Not too long, and no character that training never showed."""
     try:
-        translator.checked(text, 1)
+        translator.validate_text(text, 1)
     except UserError:
         return False
     return True

@@ -29,7 +29,7 @@ Shape = tuple[int, int, int]
 
 def optimizer_for(model: Model, table: choices.Training) -> AdamW:
     """AdamW; weight decay pulls on matrices, not on biases and norms."""
-    matrices = model.decayed
+    matrices = model.decay_parameters
     known = set(map(id, matrices))
     others = [p for p in learned(model) if id(p) not in known]
     groups = [{"params": matrices, "weight_decay": table.weight_decay}]

@@ -1,0 +1,67 @@
+"""The KV cache of a self-attention layer."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from regard.models.interface import DecoderState
+
+Heads = Float[Tensor, "batch kv_heads key _"]
+CachedHeads = Float[Tensor, "batch kv_heads cached _"]
+
+
+@dataclass
+class KVCache(DecoderState):
+    """Keys and values of the tokens read so far, in a buffer that doubles and is written in place.
+
+    All hypotheses of a sentence share it: a mask selects those of each hypothesis, and reordering
+    hypotheses changes only that mask.
+    """
+
+    keys: Heads | None = None
+    values: Heads | None = None
+    length: int = 0
+
+    def append(self, keys: Heads, values: Heads) -> tuple[CachedHeads, CachedHeads]:
+        """All keys and values so far, the new ones included."""
+        if self.keys is None or self.values is None:
+            # A text read at once needs no buffer, whose copy would enter the backward pass.
+            self.keys, self.values, self.length = keys, values, keys.shape[2]
+            return keys, values
+        start, end = self.length, self.length + keys.shape[2]
+        if torch.is_grad_enabled() and (keys.requires_grad or self.keys.requires_grad):
+            # Autograd needs the old tensors: do not write in place.
+            self.keys, self.values = (
+                torch.cat([old[:, :, :start], new], dim=2)
+                for old, new in ((self.keys, keys), (self.values, values))
+            )
+            self.length = end
+            return self.keys, self.values
+        if end > self.keys.shape[2]:
+            self.keys, self.values = (self._grow(old, end) for old in (self.keys, self.values))
+        self.keys[:, :, start:end] = keys
+        self.values[:, :, start:end] = values
+        self.length = end
+        return self.keys[:, :, :end], self.values[:, :, :end]
+
+    def _grow(self, old: Heads, needed: int) -> CachedHeads:
+        batch, heads, _, depth = old.shape
+        buffer = old.new_empty(batch, heads, max(16, 2 * needed), depth)
+        buffer[:, :, : self.length] = old[:, :, : self.length]
+        return buffer
+
+    def expand(self, beam: int) -> "KVCache":
+        return self
+
+    def reorder(self, beam_indices: Int[Tensor, "batch beam"]) -> "KVCache":
+        return self
+
+    def _map(self, function: Callable[[Tensor], Tensor]) -> "KVCache":
+        """Without the unused part of the buffer."""
+        if self.keys is None or self.values is None:
+            return KVCache()
+        keys, values = (function(old[:, :, : self.length]) for old in (self.keys, self.values))
+        return KVCache(keys, values, self.length)

@@ -1,0 +1,110 @@
+"""What encoder-decoder and decoder-only Transformers share: decoder state, embeddings, output projection."""
+
+import math
+from dataclasses import dataclass, replace
+from typing import Generic
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor, nn
+
+from regard.attention import Position, causal_mask
+from regard.models.dropout import Dropout
+from regard.models.interface import DecoderState, M, Model, S
+from regard.models.mixers import AttentionInputs
+
+Ids = Int[Tensor, "batch length"]
+Sequence = Float[Tensor, "batch length d_model"]
+
+
+def position_ids_of(mask: Bool[Tensor, "batch length"]) -> Int[Tensor, "batch length"]:
+    """0, 1, 2, ... over the real tokens, wherever the padding is."""
+    return (mask.cumsum(1) - 1).clamp(min=0)
+
+
+@dataclass
+class TransformerState(DecoderState):
+    """The cache of each layer, and the positions of the cached tokens."""
+
+    caches: tuple[DecoderState, ...]
+    key_position_ids: Int[Tensor, "batch cached"]
+    next_position_ids: Int[Tensor, " batch"]
+    """Position of the next token."""
+    cache_mask: Bool[Tensor, "batch beam cached"] | None
+    """Which cached tokens belong to each hypothesis; None: there is one, and all belong to it."""
+
+    def expand(self, beam: int) -> "TransformerState":
+        mask = self.cache_mask
+        if mask is None:
+            mask = torch.ones_like(self.key_position_ids[:, None], dtype=torch.bool)
+        caches = tuple(cache.expand(beam) for cache in self.caches)
+        return replace(self, caches=caches, cache_mask=mask.repeat_interleave(beam, dim=1))
+
+    def reorder(self, beam_indices: Int[Tensor, "batch beam"]) -> "TransformerState":
+        caches, mask = tuple(cache.reorder(beam_indices) for cache in self.caches), self.cache_mask
+        if mask is not None:
+            mask = mask.gather(1, beam_indices[..., None].expand(-1, -1, mask.shape[-1]))
+        return replace(self, caches=caches, cache_mask=mask)
+
+    def append_hypotheses(self, beam: int) -> AttentionInputs:
+        """Append the next token of each of `beam` hypotheses."""
+        position_ids = self.next_position_ids[:, None].expand(-1, beam)
+        self.key_position_ids = torch.cat([self.key_position_ids, position_ids], dim=1)
+        self.next_position_ids = self.next_position_ids + 1
+        if self.cache_mask is not None:
+            itself = torch.eye(beam, dtype=torch.bool, device=position_ids.device)
+            itself = itself.expand(len(position_ids), -1, -1)
+            self.cache_mask = torch.cat([self.cache_mask, itself], dim=-1)
+        return AttentionInputs(
+            position_ids, self.key_position_ids, self.cache_mask, one_per_hypothesis=True
+        )
+
+    def append_tokens(self, count: int) -> AttentionInputs:
+        """Append the next `count` tokens of the only hypothesis, with a causal mask."""
+        steps = torch.arange(count, device=self.next_position_ids.device)
+        position_ids = self.next_position_ids[:, None] + steps
+        self.key_position_ids = torch.cat([self.key_position_ids, position_ids], dim=1)
+        self.next_position_ids = self.next_position_ids + count
+        mask = causal_mask(position_ids, self.key_position_ids)
+        if self.cache_mask is not None:
+            new = torch.ones_like(position_ids, dtype=torch.bool)[:, None]
+            self.cache_mask = torch.cat([self.cache_mask, new], dim=-1)
+            mask = mask & self.cache_mask
+        return AttentionInputs(position_ids, self.key_position_ids, mask)
+
+
+class TransformerBase(Model[M, S], Generic[M, S]):
+    """Embeddings with positions, and the output projection."""
+
+    def __init__(
+        self,
+        source_embedding: nn.Embedding,
+        target_embedding: nn.Embedding,
+        position: Position,
+        tie_embeddings: bool,
+        dropout: float,
+    ) -> None:
+        super().__init__()
+        vocab, d_model = target_embedding.weight.shape
+        self.source_embedding, self.target_embedding = source_embedding, target_embedding
+        for embedding in (source_embedding, target_embedding):
+            nn.init.normal_(embedding.weight, std=d_model**-0.5)
+        self.scale = math.sqrt(d_model)
+        self.position = position
+        self.output = None if tie_embeddings else nn.Linear(d_model, vocab, bias=False)
+        self.dropout = Dropout(dropout)
+
+    @property
+    def output_projection(self) -> tuple[Float[Tensor, "vocab features"], None]:
+        tied = self.target_embedding.weight
+        return tied if self.output is None else self.output.weight, None
+
+    def vocab_parameters(self) -> dict[str, list[Tensor]]:
+        untied = [] if self.output is None else [self.output.weight]
+        return {
+            "source": [self.source_embedding.weight],
+            "target": [self.target_embedding.weight, *untied],
+        }
+
+    def _embed(self, embedding: nn.Embedding, tokens: Ids, position_ids: Ids) -> Sequence:
+        return self.dropout(self.position.embed(embedding(tokens) * self.scale, position_ids))
