@@ -9,10 +9,10 @@ RUN := runs/demo
 .PHONY: help demo test check format clean
 
 help:
-	@echo "make demo    set up, train the case task (about a minute), show what the model does and sees"
+	@echo "make demo    set up, train the case task (about a minute), translate, plot its attention"
 	@echo "make test    set up and run the tests"
 	@echo "make check   ruff, pyright, import-linter"
-	@echo "make format  let ruff format and mend"
+	@echo "make format  format and fix with ruff"
 	@echo "make clean   remove the virtual environment"
 
 $(READY): pyproject.toml constraints.txt
@@ -26,11 +26,11 @@ $(READY): pyproject.toml constraints.txt
 demo: $(READY)
 	@echo "== training the preset 'case' into $(RUN)"
 	@$(BIN)/regard train case --run $(RUN) --resume
-	@echo "== how good is it on sentences it has never seen?"
+	@echo "== evaluation on held-out sentences"
 	@$(BIN)/regard evaluate $(RUN)
-	@echo "== two examples"
+	@echo "== two translations"
 	@$(BIN)/regard translate $(RUN) "<U> I am a student" "<L> I am a student"
-	@echo "== where does it look?"
+	@echo "== attention diagrams"
 	@$(BIN)/regard diagram $(RUN) "<U> I am a student" --out $(RUN)/student.png
 	@$(BIN)/regard diagram $(RUN) "<U> I am a student" --out $(RUN)/student.html
 

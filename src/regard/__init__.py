@@ -1,24 +1,24 @@
-"""Regard: attention-based sequence-to-sequence models, and where they look.
+"""Regard: attention-based sequence-to-sequence models, and plots of their attention weights.
 
-The tree is the path of a sentence. Read it in this order:
+The tree follows a sentence through the system. Read it in this order:
 
-    config, presets   every choice, and named experiments
-    text              words in, batches out
-    attention         the mathematics: scores, normalisers, attend, heads, positions
-    models            encode, begin, step: one interface, several families
-    search            from steps to an output
-    translator        the whole path in one short file
-    diagrams          weights and tokens in, picture out
-    evaluation        metrics on what the translator says
-    training          objective, schedule, loop, checkpoint
+    config, presets   every setting, and named experiments
+    text              text in, batches out: corpora, tokenizers, synthetic tasks
+    attention         scores, normalisers, attend, heads, positions
+    models            encode, init_state, step: one interface, several model families
+    search            decoding: greedy, beam search, sampling
+    translator        text to ids, encoder, search, text: the complete path in one file
+    diagrams          plots of attention weights
+    evaluation        perplexity, BLEU, chrF; ablations
+    training          objective, schedule, training loop, checkpoints
     compare           experiments: presets x variations x seeds -> tables and curves
-    labs              claims about attention, to run and to see
+    labs              claims about attention, measured and plotted
     cli               the commands
 """
 
 from typing import TYPE_CHECKING, Any
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 __all__ = ["Translation", "Translator", "UserError", "__version__", "load", "register"]
 
 if TYPE_CHECKING:
@@ -36,9 +36,13 @@ _HOME = {
 
 
 def __getattr__(name: str) -> Any:
-    # PyTorch takes a second to import: `regard --help` and `regard presets` do not wait for it.
+    # PyTorch takes a second to import: `regard --help` and `regard presets` must not wait for it.
     if name not in _HOME:
         raise AttributeError(f"module 'regard' has no attribute '{name}'")
     from importlib import import_module
 
     return getattr(import_module(_HOME[name]), name)
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

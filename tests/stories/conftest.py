@@ -3,15 +3,18 @@
 import contextlib
 import hashlib
 import io
+import re
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from unittest import mock
 
 import pytest
 
-from regard import cli
+from regard import cli, config
+from regard.config.extensions import load_plugin
+from regard.models.build import EXTENSION_POINTS
 
 SMALL = [
     "data.train=300",
@@ -81,3 +84,53 @@ def checksums() -> Callable[[Path], dict[str, str]]:
         }
 
     return sums
+
+
+@pytest.fixture
+def clean_registries() -> Iterator[None]:
+    """Restore every registry afterwards, and forget the plug-in files."""
+    before = {point: dict(registry) for point, registry in EXTENSION_POINTS.items()}
+    names = {point: set(known) for point, known in config.EXTENSIONS.items()}
+    load_plugin.cache_clear()
+    yield
+    for point, registry in EXTENSION_POINTS.items():
+        registry.clear()
+        registry.update(before[point])
+        config.EXTENSIONS[point] = names[point]
+    load_plugin.cache_clear()
+    sys.modules.pop("my_attention", None)
+
+
+# --- the documentation ----------------------------------------------------------------------------
+
+ROOT = Path(__file__).parents[2]
+FENCE = re.compile(r'^```(\w*)(?: title="(.+?)")?\n(.*?)^```$', re.DOTALL | re.MULTILINE)
+
+
+@dataclass
+class Block:
+    """A fenced block of a page: its language, the file it is the contents of, its text."""
+
+    language: str
+    title: str
+    text: str
+
+
+def read_blocks(page: Path) -> list[Block]:
+    return [Block(*groups) for groups in FENCE.findall(page.read_text("utf-8"))]
+
+
+@pytest.fixture(scope="session")
+def blocks() -> Callable[[str], list[Block]]:
+    """blocks("docs/labs.md"): the fenced blocks of a page, in order."""
+    return lambda page: read_blocks(ROOT / page)
+
+
+@pytest.fixture(scope="session")
+def doc_files() -> dict[str, str]:
+    """The files that README.md and docs/*.md contain as blocks with a title, by name."""
+    pages = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+    titled = [block for page in pages for block in read_blocks(page) if block.title]
+    files = {block.title: block.text for block in titled}
+    assert len(files) == len(titled), "two blocks have the same title"
+    return files

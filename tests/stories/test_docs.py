@@ -1,0 +1,193 @@
+"""README.md and docs/*.md: every command, program and config in them works, every link leads somewhere."""
+
+import gzip
+import re
+import shlex
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+import typer
+
+from regard import cli, presets
+from regard.text.datasets import DATASETS
+
+ROOT = Path(__file__).parents[2]
+PAGES = [
+    "README.md",
+    "CONTRIBUTING.md",
+    *sorted(f"docs/{path.name}" for path in (ROOT / "docs").glob("*.md")),
+]
+LINKED = [*PAGES, "CHANGELOG.md"]
+
+# How a page's commands are made small; all the rest runs as written, in order, in one folder with small data.
+SMALL = ["training.epochs=1", "training.min_steps=0"]
+SMALL_TASK = ["data.max_length=9", "data.train=150", "data.val=20", "data.test=20"]
+SMALL_MODEL = {
+    "recurrent": ["model.embedding_dim=8", "model.hidden_dim=8"],
+    "transformer": ["model.d_model=16", "model.d_ff=16"],
+    "decoder-only": ["model.d_model=16", "model.d_ff=16"],
+    "pretrained": ["model.name={checkpoint}"],
+}
+SMALL_OUTPUTS = ["search.max_ratio=0.1", "search.max_extra=2"]
+REPLACED = {"--layer 18": "--layer 2"}  # the small checkpoint has three layers
+NOT_RUN = r"data get|bench training|bench decoding|lab --all"  # downloads, or takes minutes
+EXIT_CODES = {"lab copying --check answers/copying.py": 1}  # the worksheet is still empty
+
+
+def small_settings(preset: str, checkpoint) -> list[str]:
+    config = presets.load(preset)
+    settings = [*SMALL, *SMALL_MODEL[config.model.kind]]
+    settings += SMALL_TASK if config.data.kind == "synthetic" else []
+    settings += [] if config.is_language_model else SMALL_OUTPUTS
+    folder = checkpoint("llama") if config.is_pretrained else ""
+    return [word for text in settings for word in ("--set", text.format(checkpoint=folder))]
+
+
+def make_small(words: list[str], checkpoint) -> list[str]:
+    """A command as the tests run it: `train` with small settings, `compare` only lists its runs."""
+    if words[0] == "train":
+        return [*words, *small_settings(words[1], checkpoint), "--device", "cpu"]
+    return [*words, "--dry-run"] if words[0] == "compare" else words
+
+
+def parse(words: list[str]) -> None:
+    """Let the command line parse a command: its name, options and their types."""
+    command, context = typer.main.get_command(cli.app), None
+    while hasattr(command, "commands") and words:
+        context = command.make_context("regard", words, parent=context)
+        _, command, words = command.resolve_command(context, words)
+    if words:
+        command.make_context("regard", words, parent=context)
+
+
+def expand(script: str, folder: Path) -> list[tuple[str, list[str]]]:
+    """($REGARD_PLUGINS, words) of every command of a script, after bash has expanded it.
+
+    Programs are replaced by one that records its arguments, so nothing else can run.
+    """
+    bin_folder, record = folder / "bin", folder / "commands"
+    bin_folder.mkdir()
+    bash = shutil.which("bash")
+    recorder = f"""#!{bash}
+    printf '%s\\0' "${{REGARD_PLUGINS-}}" "${{0##*/}}" "$@" >> {record}
+    printf '\\n' >> {record}
+    """
+    for name in ("regard", "pip", "make"):
+        (bin_folder / name).write_text(recorder)
+        (bin_folder / name).chmod(0o755)
+    subprocess.run(
+        [str(bash), "-eu", "-c", script], env={"PATH": str(bin_folder)}, cwd=folder, check=True
+    )
+    lines = record.read_text("utf-8").removesuffix("\0\n").split("\0\n")
+    return [(plugins, words) for plugins, *words in (line.split("\0") for line in lines)]
+
+
+def write_data(folder: Path) -> None:
+    """The text files that the pages name, and the corpora of the presets, with a few lines each."""
+    sentences = [f"number {n} is {'small' if n < 50 else 'large'}" for n in range(80)]
+    for name in ("train.de", "train.en", "train.txt"):
+        (folder / name).write_text("\n".join(sentences), "utf-8")
+    for name in ("val.de", "val.en", "val.txt", "test.de", "test.en", "input.txt"):
+        (folder / name).write_text("\n".join(sentences[::20]), "utf-8")
+    for dataset in (DATASETS["multi30k"], DATASETS["multi30k-captions"]):
+        (folder / "data" / dataset.folder).mkdir(parents=True)
+        for name in dataset.files:
+            lines = sentences if name.startswith("train") else sentences[::20]
+            path = folder / "data" / dataset.folder / name
+            path.write_bytes(gzip.compress("\n".join(lines).encode()))
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_every_block_runs(
+    page, blocks, doc_files, regard, checkpoint, clean_registries, tmp_path, monkeypatch
+):
+    script = "".join(block.text for block in blocks(page) if block.language == "bash")
+    monkeypatch.setattr("regard.training.run.EXAMPLES", 0)
+    monkeypatch.chdir(tmp_path)
+    write_data(tmp_path)
+    monkeypatch.setenv("REGARD_DATA", str(tmp_path / "data"))
+    for name, text in doc_files.items():
+        (tmp_path / name).write_text(text, "utf-8")
+    for old, new in REPLACED.items():
+        script = script.replace(old, new)
+    for plugins, (program, *words) in expand(script, tmp_path) if script else []:
+        if program == "make":
+            assert re.search(rf"^{words[0]}:", (ROOT / "Makefile").read_text("utf-8"), re.MULTILINE)
+        if program != "regard":
+            continue
+        command = " ".join(words)
+        if re.match(NOT_RUN, command):
+            parse(words)
+            continue
+        monkeypatch.setenv("REGARD_PLUGINS", plugins)
+        done = regard(*make_small(words, checkpoint))
+        assert done.code == EXIT_CODES.get(command, 0), f"{command}\n{done.err}{done.out}"
+    for block in blocks(page):
+        if block.language == "python" and not block.title:
+            exec(compile(block.text, page, "exec"), {})
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_every_transcript_is_what_the_command_prints(page, blocks, regard):
+    for block in blocks(page):
+        if block.language == "console":
+            command, _, expected = block.text.partition("\n")
+            done = regard(*shlex.split(command.removeprefix("$ regard ")))
+            pattern = re.escape(expected).replace(re.escape("..."), ".*")
+            assert re.fullmatch(pattern, done.out + done.err), done.out + done.err
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_every_config_is_valid(page, blocks, doc_files, clean_registries, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("REGARD_PLUGINS", "my_attention.py")
+    for name, text in doc_files.items():
+        (tmp_path / name).write_text(text, "utf-8")
+    for block in blocks(page):
+        if block.language == "toml":
+            assert block.title, "a config needs a title: its file name"
+            if block.title != "pyproject.toml":
+                presets.load(block.title)
+
+
+@pytest.mark.parametrize("page", LINKED)
+def test_every_command_in_the_text_can_be_parsed(page):
+    for command in re.findall(r"`regard ([^`\n]+)`", (ROOT / page).read_text("utf-8")):
+        parse(shlex.split(command))
+
+
+@pytest.mark.parametrize("page", LINKED)
+def test_every_path_in_the_text_exists(page):
+    pattern = r"`((?:src|tests|docs|results)/[^`\n]*)`"
+    for path in re.findall(pattern, (ROOT / page).read_text("utf-8")):
+        assert "NAME" in path or (ROOT / path).exists(), path
+
+
+def slug(heading: str) -> str:
+    """The anchor that GitHub gives a heading."""
+    text = re.sub(r"\[(.*?)\]\(.*?\)", r"\1", heading)
+    return re.sub(r"[^\w\- ]", "", text).strip().lower().replace(" ", "-")
+
+
+@pytest.mark.parametrize("page", LINKED)
+def test_every_link_leads_somewhere(page):
+    text = (ROOT / page).read_text("utf-8")
+    for target, anchor in re.findall(r"\]\(([^)\s#]*)(?:#([^)\s]*))?\)", text):
+        if target.startswith("http"):
+            continue
+        path = ((ROOT / page).parent / target) if target else ROOT / page
+        assert path.exists(), f"{page} links to {target}"
+        if anchor:
+            headings = re.findall(r"^#+ (.*)$", path.read_text("utf-8"), re.MULTILINE)
+            assert anchor in map(slug, headings), f"{page} links to {target}#{anchor}"
+
+
+def test_readme_is_short():
+    assert len((ROOT / "README.md").read_text("utf-8").splitlines()) <= 90
+
+
+def test_every_page_is_listed_in_the_readme():
+    readme = (ROOT / "README.md").read_text("utf-8")
+    assert all(f"({page})" in readme for page in LINKED if page != "README.md")
