@@ -11,7 +11,7 @@ from regard import config
 from regard.config import extensions
 from regard.config.extensions import load_plugin
 from regard.models import build
-from regard.models.build import POINTS
+from regard.models.build import EXTENSION_POINTS
 
 pytestmark = pytest.mark.usefixtures("clean_registries")
 SMALL = """
@@ -59,7 +59,7 @@ def test_commands_load_the_file_named_in_the_environment(regard, folder, monkeyp
 
 def _unregister() -> None:
     for point, name in (("position", "log-distance"), ("score", "negative-distance")):
-        POINTS[point].pop(name)
+        EXTENSION_POINTS[point].pop(name)
         config.EXTENSIONS[point].discard(name)
     load_plugin.cache_clear()
 
