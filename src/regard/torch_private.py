@@ -1,0 +1,127 @@
+"""The private PyTorch functions that Regard calls, each with a public fallback.
+
+PyTorch may rename or remove a private function in any release. Where the installed version lacks one, the
+fallback computes the same result, only slower. No other module of Regard uses a private name of PyTorch.
+"""
+
+import math
+from collections.abc import Sequence
+from functools import cache
+
+import torch
+from jaxtyping import Float, Int, Int8, UInt8
+from torch import Tensor
+from torch.nn.functional import linear
+
+
+def version(tensor: Tensor) -> int | float:
+    """How many times the tensor has been modified in place (`Tensor._version`).
+
+    Without the counter, NaN: it differs from itself, so a caller that compares has to assume a modification.
+    """
+    return getattr(tensor, "_version", math.nan)
+
+
+# --- lists of tensors, a few kernels for all of them ----------------------------------------------
+
+
+def foreach_copy_(targets: Sequence[Tensor], sources: Sequence[Tensor]) -> None:
+    """Copy each source into its target."""
+    if hasattr(torch, "_foreach_copy_"):
+        torch._foreach_copy_(list(targets), list(sources))
+        return
+    for target, source in zip(targets, sources, strict=True):
+        target.copy_(source)
+
+
+def foreach_sub(left: Sequence[Tensor], right: Sequence[Tensor]) -> list[Tensor]:
+    """The difference left - right of each pair."""
+    if hasattr(torch, "_foreach_sub"):
+        return list(torch._foreach_sub(list(left), list(right)))
+    return [a - b for a, b in zip(left, right, strict=True)]
+
+
+def foreach_mul_(tensors: Sequence[Tensor], factor: Float[Tensor, ""]) -> None:
+    """Multiply each tensor by `factor` in place."""
+    if hasattr(torch, "_foreach_mul_"):
+        torch._foreach_mul_(list(tensors), factor)
+        return
+    for tensor in tensors:
+        tensor.mul_(factor)
+
+
+def foreach_add_(targets: Sequence[Tensor], sources: Sequence[Tensor]) -> None:
+    """Add each source to its target in place."""
+    if hasattr(torch, "_foreach_add_"):
+        torch._foreach_add_(list(targets), list(sources))
+        return
+    for target, source in zip(targets, sources, strict=True):
+        target.add_(source)
+
+
+# --- float32 linear layers with oneDNN's blocked weight layout ------------------------------------
+
+
+@cache
+def can_pack() -> bool:
+    """Whether this PyTorch, on this CPU, has oneDNN's packed linear layer."""
+    try:
+        eye = torch.ops.mkldnn._reorder_linear_weight(torch.eye(16), 16)
+        x = torch.arange(32.0).view(2, 16)
+        return torch.equal(torch.ops.mkldnn._linear_pointwise(x, eye, None, "none", [], ""), x)
+    except (AttributeError, RuntimeError):
+        return False
+
+
+def pack_weight(weight: Float[Tensor, "outputs inputs"], rows: int) -> Tensor:
+    """A copy of the weight in oneDNN's layout for about `rows` input rows, else the weight itself."""
+    return torch.ops.mkldnn._reorder_linear_weight(weight, rows) if can_pack() else weight
+
+
+def packed_linear(
+    x: Float[Tensor, "*rows inputs"], packed: Tensor, bias: Float[Tensor, " outputs"] | None
+) -> Float[Tensor, "*rows outputs"]:
+    """`x W^T + b` with W from `pack_weight`."""
+    if not can_pack():
+        return linear(x, packed, bias)
+    return torch.ops.mkldnn._linear_pointwise(x, packed, bias, "none", [], "")
+
+
+# --- int8 matrix multiplications ------------------------------------------------------------------
+
+
+def int_mm(
+    x: Int8[Tensor, "rows inputs"], weight: Int8[Tensor, "inputs outputs"]
+) -> Int[Tensor, "rows outputs"]:
+    """`x W` of int8 matrices, summed exactly in int32."""
+    if hasattr(torch, "_int_mm"):
+        return torch._int_mm(x, weight)
+    return (x.double() @ weight.double()).to(torch.int32)  # float64 is exact here, and uses BLAS
+
+
+@cache
+def can_pack_int8() -> bool:
+    """Whether PyTorch has oneDNN's int8 linear layer, and the CPU can sum it without overflow."""
+    has_vnni = getattr(torch.cpu, "_is_vnni_supported", lambda: False)
+    return bool(has_vnni()) and hasattr(torch.ops.onednn, "qlinear_pointwise")
+
+
+def pack_int8_weight(weight: Int8[Tensor, "outputs inputs"]) -> Tensor:
+    """A copy of the int8 weight in oneDNN's layout, else the weight itself."""
+    return torch.ops.onednn.qlinear_prepack(weight, None) if can_pack_int8() else weight
+
+
+def packed_int8_linear(
+    x: UInt8[Tensor, "rows inputs"],
+    zero_point: int,
+    packed: Tensor,
+    scales: Float[Tensor, " outputs"],
+    zero_points: Int8[Tensor, " outputs"],
+) -> Float[Tensor, "rows outputs"]:
+    """`(x - zero_point) W^T * scales`, x in uint8, W from `pack_int8_weight` with zero points of 0."""
+    if not can_pack_int8():
+        shifted = (x.to(torch.int16) - zero_point).to(torch.int8)
+        return int_mm(shifted, packed.T) * scales
+    weight = (packed, scales, zero_points, None)
+    output = (1.0, 0, torch.float32, "none", [], "")
+    return torch.ops.onednn.qlinear_pointwise(x, 1.0, zero_point, *weight, *output)
