@@ -4,12 +4,12 @@ The default backend is PyTorch's. A model used for inference only can keep a sec
 the blocked layout of a CPU's fastest float32 kernel (oneDNN), or in int8.
 """
 
-from functools import cache
-
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn.functional import linear
+
+from regard.torch_private import can_pack, pack_weight, packed_linear, version
 
 MIN_OUTPUTS = 4096  # elements of the product; smaller products do not gain from the blocked layout
 
@@ -36,8 +36,8 @@ class PackedBackend(LinearBackend):
         self.packed: Tensor | None = None
         tracked = not weight.is_inference()  # inference tensors have no version counter
         if can_pack() and tracked and weight.device.type == "cpu" and weight.dtype is torch.float32:
-            self.packed = torch.ops.mkldnn._reorder_linear_weight(weight.detach(), 128)
-            self.version = weight._version
+            self.packed = pack_weight(weight.detach(), 128)
+            self.version = version(weight)
 
     def __call__(
         self,
@@ -48,26 +48,15 @@ class PackedBackend(LinearBackend):
         if self.packed is None:
             return linear(x, weight, bias)
         trained = torch.is_grad_enabled() and weight.requires_grad
-        if trained or weight._version != self.version or x.dtype is not torch.float32:
+        if trained or version(weight) != self.version or x.dtype is not torch.float32:
             self.packed = None
             return linear(x, weight, bias)
         if x.numel() // x.shape[-1] * weight.shape[0] < MIN_OUTPUTS:
             return linear(x, weight, bias)
-        return torch.ops.mkldnn._linear_pointwise(x, self.packed, bias, "none", [], "")
+        return packed_linear(x, self.packed, bias)
 
     def __reduce__(self) -> tuple[type[LinearBackend], tuple[()]]:
         return LinearBackend, ()  # a copied model has other weights
-
-
-@cache
-def can_pack() -> bool:
-    """Does this PyTorch build on this CPU have oneDNN's packed linear kernel?"""
-    try:
-        eye = torch.ops.mkldnn._reorder_linear_weight(torch.eye(16), 16)
-        x = torch.arange(32.0).view(2, 16)
-        return torch.equal(torch.ops.mkldnn._linear_pointwise(x, eye, None, "none", [], ""), x)
-    except (AttributeError, RuntimeError):
-        return False
 
 
 class Linear(nn.Linear):

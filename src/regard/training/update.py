@@ -22,6 +22,7 @@ from regard import config as choices
 from regard.errors import UserError
 from regard.models import Model
 from regard.text.batch import BatchSpec, DeviceDataset
+from regard.torch_private import foreach_add_, foreach_copy_, foreach_mul_, foreach_sub
 from regard.training.objective import objective
 
 Shape = tuple[int, int, int]
@@ -107,7 +108,7 @@ class Update:
         """Let what computes follow `model`, whose weights someone else has changed."""
         with torch.no_grad():
             if self.worker is not self.model:
-                torch._foreach_copy_(list(self.worker.parameters()), list(self.model.parameters()))
+                foreach_copy_(list(self.worker.parameters()), list(self.model.parameters()))
 
     def _by_graph(self, shape: Shape, rows: Int[Tensor, " batch"]) -> None:
         """The first batch of a shape as it is, the second recorded, and from then on the recording."""
@@ -135,7 +136,7 @@ class Update:
             for parameter in self.parameters:
                 parameter.grad = None
             if self.worker is not self.model:
-                torch._foreach_copy_(self.computing, self.parameters)
+                foreach_copy_(self.computing, self.parameters)
             if self.averaged is not self.model:
                 move_towards(self.means, self.parameters, self.newness)
 
@@ -218,11 +219,11 @@ def set_gradients(parameters: Sequence[Tensor], found: Sequence[Tensor | None]) 
         parameter.grad = gradient if same else torch.empty_like(parameter)
     cast = [(p.grad, g) for p, g in pairs if p.grad is not None and p.grad is not g]
     if cast:
-        torch._foreach_copy_([to for to, _ in cast], [found for _, found in cast])
+        foreach_copy_([to for to, _ in cast], [found for _, found in cast])
 
 
 def move_towards(means: list[Tensor], values: list[Tensor], newness: Float[Tensor, ""]) -> None:
     """Mean <- mean + newness (value - mean)"""
-    steps = torch._foreach_sub(values, means)
-    torch._foreach_mul_(steps, newness)
-    torch._foreach_add_(means, steps)
+    steps = foreach_sub(values, means)
+    foreach_mul_(steps, newness)
+    foreach_add_(means, steps)
