@@ -35,7 +35,7 @@ def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path
         tokenizer = tokenizer_for(shape)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            model = hugging(shape, tokenizer)
+            model = build_hf_model(shape, tokenizer)
             tokenizer.save_pretrained(folder)
             model.save_pretrained(folder)
         return folder
@@ -86,7 +86,7 @@ def tokenizer_for(shape: str) -> Any:
     return PreTrainedTokenizerFast(tokenizer_object=made, **names)
 
 
-def hugging(shape: str, tokenizer: Any) -> Any:
+def build_hf_model(shape: str, tokenizer: Any) -> Any:
     """A model with random weights, large enough to matter, and three rows that no token has."""
     import torch
     import transformers

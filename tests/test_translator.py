@@ -186,7 +186,7 @@ def test_a_text_instead_of_a_list_is_refused():
 def save(translator: Translator, folder) -> None:
     (folder / "config.toml").write_text(translator.config.to_toml(), "utf-8")
     translator.tokenizers.save(folder / "tokenizer.json")
-    weights.save(folder / "model.safetensors", weights.weights(translator.model.float()), {})
+    weights.save(folder / "model.safetensors", weights.state_tensors(translator.model.float()), {})
 
 
 def test_a_run_folder_is_all_that_is_needed(translator, tmp_path):
@@ -211,12 +211,12 @@ def test_a_run_folder_that_is_not_whole_says_what_is_missing(tmp_path):
     path = tmp_path / "model.safetensors"
     whole = path.read_bytes()
     path.write_bytes(whole[:50])
-    with pytest.raises(UserError, match=r"model\.safetensors is damaged or is no safetensors file"):
+    with pytest.raises(UserError, match=r"model\.safetensors is damaged or not a safetensors file"):
         regard.load(tmp_path)
     save(make("lstm"), tmp_path)
     path.write_bytes(whole)
     with pytest.raises(
-        UserError, match=r"does not belong to this run's config.toml and tokenizer.json"
+        UserError, match=r"does not match this run's config.toml and tokenizer.json"
     ):
         regard.load(tmp_path)
     path.unlink()

@@ -275,9 +275,11 @@ def load(run: str | Path, device: str | torch.device = "cpu", *, int8: bool = Fa
     sizes = (tokenizers.source.vocab_size, tokenizers.target.vocab_size)
     model = build(config.model, *sizes, tokenizers.joint, folder)
     path = folder / "model.safetensors"
-    weights.fill(model, weights.read(path)[0], path)
+    weights.load_tensors(model, weights.read(path)[0], path)
     model = model.to(device)
-    return Translator(config, tokenizers, models.int8(model) if int8 else models.packed(model))
+    return Translator(
+        config, tokenizers, models.quantize_int8(model) if int8 else models.pack_weights(model)
+    )
 
 
 def read_config(folder: Path) -> Config:

@@ -23,7 +23,7 @@ from regard.evaluation.ablation import (
 )
 from regard.evaluation.likelihood import Likelihood
 from regard.evaluation.metrics import bleu_lower, score_corpus
-from regard.models.ablate import masked, uniform
+from regard.models.ablate import mask_keys, uniform_attention
 from regard.text.batch import EncodedPairs
 from regard.translator import Translator
 
@@ -125,7 +125,7 @@ def test_uniform_weights_by_layer_and_in_all_layers(make, pairs, monkeypatch) ->
     for row in report["rows"][: len(uniform_rows)]:
         layers = translator.model.attention_layers()[row["mechanism"]]
         selected = layers if row["layer"] is None else [layers[row["layer"] - 1]]
-        with uniform(selected):
+        with uniform_attention(selected):
             loss = aggregate(likelihoods(translator.model, encoded)).loss
             outputs = translator.translate([source for source, _ in pairs], attention=False)
         assert row["loss"] == pytest.approx(loss)
@@ -153,7 +153,7 @@ def masked_nats(translator: Translator, pair, choose) -> float:
         tokens = [choose(row[:-1], len(row) - 1) for row in weights]
         layers = translator.model.attention_layers()
         memory = translator.model.encode(*inputs[:2])
-        with masked(layers.get("cross") or layers["decoder"], torch.tensor([tokens])):
+        with mask_keys(layers.get("cross") or layers["decoder"], torch.tensor([tokens])):
             features = translator.model.features(memory, batch.target)
         log_probs = translator.model.project(features)[0].log_softmax(-1)
     return -sum(float(log_probs[i, token]) for i, token in enumerate(batch.labels[0].tolist()))

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from regard.attention import NORMALISERS, POSITIONS, SCORES, Position
 from regard.config import Config
-from regard.models import Model, adopt, build
+from regard.models import Model, build, load_pretrained
 from regard.models.build import CELLS, DECODERS, FEED_FORWARDS
 
 SOURCE_VOCAB, TARGET_VOCAB = 23, 19
@@ -173,11 +173,8 @@ def make(table: dict[str, Any], seed: int = 1, joint: bool = False) -> Model:
 
 
 @pytest.fixture(scope="session")
-def adopted(checkpoint):
-    """A pretrained model from its table, whose name is a shape; in single precision.
-
-    Its own parts compute in no other, whatever they are given.
-    """
+def pretrained(checkpoint):
+    """A pretrained model from its table, whose name is a shape; in float32, which its layers require."""
 
     @cache
     def once(table: str) -> Model:
@@ -185,15 +182,15 @@ def adopted(checkpoint):
         table["name"] = str(checkpoint(table["name"]))
         torch.manual_seed(1)
         config = Config.model_validate({"model": table})
-        return adopt(config.model, config.tokenizer).model.eval()
+        return load_pretrained(config.model, config.tokenizer).model.eval()
 
     return lambda table: copy.deepcopy(once(json.dumps(table)))
 
 
 @pytest.fixture(params=MODELS)
-def named(request, adopted) -> tuple[str, Model]:
+def named(request, pretrained) -> tuple[str, Model]:
     table = MODELS[request.param]
-    made = adopted(table) if table["kind"] == "pretrained" else make(table)
+    made = pretrained(table) if table["kind"] == "pretrained" else make(table)
     return request.param, made
 
 

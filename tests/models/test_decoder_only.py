@@ -67,7 +67,7 @@ def test_the_vocabularies_may_be_joint_or_apart(make):
     assert apart.source_embedding.weight.shape == (23, 12)
     assert joint.source_embedding is joint.target_embedding
     assert apart.parameter_count - joint.parameter_count == 23 * 12
-    assert len(weights.weights(joint)) == len(weights.weights(apart)) - 1
+    assert len(weights.state_tensors(joint)) == len(weights.state_tensors(apart)) - 1
 
 
 @torch.no_grad()

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from regard.models.ablate import normalised
+from regard.models.ablate import patch_normaliser
 
 SOURCE, TARGET = 11, 17
 ONE_SEQUENCE = ("decoder-only", "pretrained-gpt2", "pretrained-llama")
@@ -154,7 +154,7 @@ def test_attentions_are_the_layers_that_explain_shows(named, example):
     # Each is the one that made its weights: without it, these alone are zeros.
     for mechanism, found in layers.items():
         for number, layer in enumerate(found):
-            with normalised(layer, lambda _: torch.zeros_like):
+            with patch_normaliser(layer, lambda _: torch.zeros_like):
                 without = model.attention_weights(example.source, example.mask, example.target)
             assert (without[mechanism][:, number] == 0).all()
             for other in set(range(len(found))) - {number}:

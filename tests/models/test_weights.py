@@ -1,4 +1,4 @@
-"""Weights go to safetensors and come back bit for bit; anything else is refused, never run."""
+"""safetensors files restore weights exactly; other files raise an error, and no pickle is loaded."""
 
 import os
 import pickle
@@ -13,7 +13,7 @@ from safetensors.torch import save_file
 from regard.config import Config
 from regard.errors import UserError
 from regard.models import build
-from regard.models.weights import fill, read, save, weights
+from regard.models.weights import load_tensors, read, save, state_tensors
 
 
 def model(kind: str = "recurrent", seed: int = 0):
@@ -25,21 +25,21 @@ def model(kind: str = "recurrent", seed: int = 0):
 
 
 @pytest.mark.parametrize("kind", ["recurrent", "transformer"])
-def test_there_and_back(tmp_path: Path, kind: str) -> None:
+def test_save_and_load(tmp_path: Path, kind: str) -> None:
     one, two = model(kind, 0), model(kind, 1)
-    save(tmp_path / "a.safetensors", weights(one), {"step": 7, "loss": 0.1})
+    save(tmp_path / "a.safetensors", state_tensors(one), {"step": 7, "loss": 0.1})
     tensors, record = read(tmp_path / "a.safetensors")
     assert record == {"step": 7, "loss": 0.1}
     assert any(
         not torch.equal(a, b) for a, b in zip(one.parameters(), two.parameters(), strict=True)
     )
-    fill(two, tensors, tmp_path)
+    load_tensors(two, tensors, tmp_path)
     for a, b in zip(one.parameters(), two.parameters(), strict=True):
         assert torch.equal(a, b)
         assert b.requires_grad
 
 
-def test_a_pickle_is_refused_and_not_run(tmp_path: Path) -> None:
+def test_a_pickle_is_not_loaded(tmp_path: Path) -> None:
     class Trap:
         def __reduce__(self):
             return os.mkdir, (str(tmp_path / "sprung"),)
@@ -47,54 +47,54 @@ def test_a_pickle_is_refused_and_not_run(tmp_path: Path) -> None:
     path = tmp_path / "model.safetensors"
     path.write_bytes(pickle.dumps(Trap()))
     for _ in range(2):
-        with pytest.raises(UserError, match="damaged or is no safetensors file"):
+        with pytest.raises(UserError, match="damaged or not a safetensors file"):
             read(path)
         torch.save({"x": Trap()}, path)
     assert not (tmp_path / "sprung").exists()
-    pickle.loads(pickle.dumps(Trap()))  # the trap does work
+    pickle.loads(pickle.dumps(Trap()))  # loading it does run code
     assert (tmp_path / "sprung").exists()
 
 
 @pytest.mark.parametrize("size", [0, 1, 7, 8, 50, -1])
-def test_truncated(tmp_path: Path, size: int) -> None:
+def test_a_truncated_file(tmp_path: Path, size: int) -> None:
     path = tmp_path / "model.safetensors"
-    save(path, weights(model()), {})
+    save(path, state_tensors(model()), {})
     path.write_bytes(path.read_bytes()[:size])
-    with pytest.raises(UserError, match="damaged or is no safetensors file"):
+    with pytest.raises(UserError, match="damaged or not a safetensors file"):
         read(path)
 
 
 @pytest.mark.parametrize("metadata", [None, {}, {"format": "pt"}, {"regard": "not json"}])
-def test_written_by_others(tmp_path: Path, metadata: dict[str, str] | None) -> None:
+def test_a_file_of_another_program(tmp_path: Path, metadata: dict[str, str] | None) -> None:
     save_file({"x": torch.zeros(3)}, tmp_path / "a.safetensors", metadata)
     with pytest.raises(UserError, match="was not written by regard"):
         read(tmp_path / "a.safetensors")
 
 
-def test_missing(tmp_path: Path) -> None:
+def test_a_missing_file(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="there is no file"):
         read(tmp_path / "a.safetensors")
 
 
 @pytest.mark.parametrize(
-    ("change", "said"),
+    ("change", "message"),
     [
-        (lambda t: t.pop("output.bias"), r'1 tensors missing, 0 unknown, 0 .* "output.bias"'),
-        (lambda t: t.update(x=torch.zeros(2)), r'0 tensors missing, 1 unknown, 0 .* "x"'),
+        (lambda t: t.pop("output.bias"), r'1 tensors missing, 0 unexpected, 0 .* "output.bias"'),
+        (lambda t: t.update(x=torch.zeros(2)), r'0 tensors missing, 1 unexpected, 0 .* "x"'),
         (
             lambda t: t.update({"output.bias": torch.zeros(12)}),
-            r'0 tensors missing, 0 unknown, 1 of another shape .* "output.bias"',
+            r'0 tensors missing, 0 unexpected, 1 of another shape .* "output.bias"',
         ),
     ],
 )
-def test_tensors_that_do_not_fit(tmp_path: Path, change, said: str) -> None:
-    mine = model()
-    tensors = {name: tensor + 1 for name, tensor in weights(mine).items()}
-    before = {name: tensor.clone() for name, tensor in weights(mine).items()}
+def test_tensors_that_do_not_match(tmp_path: Path, change, message: str) -> None:
+    target = model()
+    tensors = {name: tensor + 1 for name, tensor in state_tensors(target).items()}
+    before = {name: tensor.clone() for name, tensor in state_tensors(target).items()}
     change(tensors)
-    with pytest.raises(UserError, match=said):
-        fill(mine, tensors, tmp_path / "a")
-    assert all(torch.equal(tensor, before[name]) for name, tensor in weights(mine).items())
+    with pytest.raises(UserError, match=message):
+        load_tensors(target, tensors, tmp_path / "a")
+    assert all(torch.equal(tensor, before[name]) for name, tensor in state_tensors(target).items())
 
 
 FULL = """
@@ -110,8 +110,8 @@ except UserError as error:
 """
 
 
-def test_a_full_disk_is_told_and_the_old_file_stays(tmp_path: Path) -> None:
-    """safetensors has errors of its own, which are no OSError."""
+def test_a_full_disk_raises_an_error_and_keeps_the_old_file(tmp_path: Path) -> None:
+    """safetensors raises its own exception, not an OSError."""
     path = tmp_path / "a.safetensors"
     save(path, {"x": torch.ones(3)}, {})
     command = [sys.executable, "-c", FULL, str(path)]

@@ -207,11 +207,11 @@ DAMAGE: dict[str, tuple[Callable[[Path], object], str]] = {
         lambda run: (run / "config.toml").write_text(
             (run / "config.toml").read_text().replace("hidden_dim = 16", "hidden_dim = 17")
         ),
-        "does not belong to this run's config.toml",
+        "does not match this run's config.toml",
     ),
     "pickled model": (
         lambda run: (run / "model.safetensors").write_bytes(pickle.dumps(Trap(run / "sprung"))),
-        "model.safetensors is damaged or is no safetensors file",
+        "model.safetensors is damaged or not a safetensors file",
     ),
     "truncated tokenizer": (lambda run: shorten(run / "tokenizer.json"), "tokenizer.json is not"),
     "foreign tokenizer": (
@@ -259,7 +259,7 @@ def test_damaged_checkpoint(regard, run: Path, small, tmp_path: Path, checksums,
     before = checksums(broken)
     said = regard("train", "case", "--run", broken, *small, "--device", "cpu", "--resume")
     assert said.code == 2
-    assert re.search(r"state\.safetensors (is damaged|does not belong)", said.err)
+    assert re.search(r"state\.safetensors (is damaged|does not match)", said.err)
     assert "Traceback" not in said.err
     assert checksums(broken) == before
     assert regard("translate", broken, "<U> a").code == 0  # the model is as good as before

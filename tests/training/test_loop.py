@@ -13,7 +13,7 @@ from regard.config import Config
 from regard.errors import UserError
 from regard.evaluation import Likelihood, aggregate, greedy_bleu, likelihoods
 from regard.models import build
-from regard.models.weights import read, weights
+from regard.models.weights import read, state_tensors
 from regard.text import corpus
 from regard.text.batch import DeviceDataset, EncodedPairs
 from regard.training import checkpoint, loop, update
@@ -28,7 +28,7 @@ def scripted(monkeypatch: pytest.MonkeyPatch, losses: list[float]) -> list[dict]
     script, seen = iter(losses), []
 
     def fake(model, data, _tokens):
-        seen.append({name: tensor.clone() for name, tensor in weights(model).items()})
+        seen.append({name: tensor.clone() for name, tensor in state_tensors(model).items()})
         return [Likelihood(next(script) * 10, 10, 5)]
 
     monkeypatch.setattr(loop, "likelihoods", fake)
@@ -196,7 +196,9 @@ def test_weight_decay_spares_biases_and_norms(tiny, family: str) -> None:
         for p in group["params"]
     }
     for name, parameter in model.named_parameters():
-        pulled = parameter.ndim > 1 and not name.endswith("a_log")  # the paces of a state space
+        pulled = parameter.ndim > 1 and not name.endswith(
+            "A_log"
+        )  # the decay rates of a state space
         assert decays.pop(id(parameter)) == (0.5 if pulled else 0.0), name
     assert not decays
 

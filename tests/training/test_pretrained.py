@@ -10,8 +10,8 @@ from rich.console import Console
 import regard
 from regard.config import Config
 from regard.errors import UserError
-from regard.models import adopt, hub
-from regard.models.weights import read, weights
+from regard.models import hub, load_pretrained
+from regard.models.weights import read, state_tensors
 from regard.training import checkpoint as checkpoints
 from regard.training import loop
 from regard.training.run import adoption
@@ -59,10 +59,10 @@ def whole(request, tiny, fit, tmp_path_factory) -> tuple[Config, Path, str]:
 def test_it_learns_and_what_is_frozen_stays(whole, tmp_path):
     config, folder, said = whole
     torch.manual_seed(config.seed)
-    adopted = adopt(config.model, config.tokenizer).model
-    before, after = weights(adopted), read(folder / "model.safetensors")[0]
+    model = load_pretrained(config.model, config.tokenizer).model
+    before, after = state_tensors(model), read(folder / "model.safetensors")[0]
     moved = {name for name in before if not torch.equal(before[name], after[name])}
-    learned = {name for name, p in adopted.named_parameters() if p.requires_grad}
+    learned = {name for name, p in model.named_parameters() if p.requires_grad}
     # A fresh B is 0, so A moves from the second step on; a last layer's bias of keys never does.
     assert moved <= learned
     assert len(moved) > 0.9 * len(learned)
@@ -71,7 +71,7 @@ def test_it_learns_and_what_is_frozen_stays(whole, tmp_path):
     ]
     assert losses[-1] < losses[0] - 0.1
     assert "the tokenizer is the model's own" in said
-    assert (f"({adopted.trainable_count:,} of them learn)" in said) == (
+    assert (f"({model.trainable_count:,} of them learn)" in said) == (
         config.model.tune.kind != "full"
     )
 
@@ -102,7 +102,7 @@ def test_a_killed_run_goes_on_as_if_it_had_not_been(
 def test_a_run_forgets_where_its_model_came_from(whole, checkpoint, tmp_path, monkeypatch):
     _, folder, _ = whole
     wanted = regard.load(folder).translate(["abc d", "b"], beam=2)
-    monkeypatch.setattr(hub, "place", lambda name: pytest.fail(f"{name} was looked for"))
+    monkeypatch.setattr(hub, "locate", lambda name: pytest.fail(f"{name} was looked for"))
     moved = folder.rename(tmp_path / "moved")
     try:
         found = regard.load(moved).translate(["abc d", "b"], beam=2)
@@ -116,8 +116,8 @@ def test_a_running_mean_of_what_learns(tiny, fit, tmp_path):
     config = tiny("gpt2", {"kind": "frozen", "layers": 1}, ema_decay=0.5)
     fit(config, tmp_path / "run")
     state = read(tmp_path / "run" / checkpoints.FILE)[0]
-    frozen = "hugging.transformer.wte.weight"
-    learns = "hugging.transformer.h.1.attn.c_attn.weight"
+    frozen = "hf_model.transformer.wte.weight"
+    learns = "hf_model.transformer.h.1.attn.c_attn.weight"
     assert torch.equal(state[f"model.{frozen}"], state[f"average.{frozen}"])
     assert not torch.equal(state[f"model.{learns}"], state[f"average.{learns}"])
     assert not any(frozen in name for name in state if name.startswith("optimizer."))

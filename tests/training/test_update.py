@@ -10,7 +10,7 @@ import torch
 
 from regard.errors import UserError
 from regard.models import build
-from regard.models.weights import weights
+from regard.models.weights import state_tensors
 from regard.text.batch import BatchSampler, BatchSpec, DeviceDataset, EncodedPairs
 from regard.training import run, update
 from regard.training.update import Update, in_precision, move_towards
@@ -50,7 +50,7 @@ def make(tiny, data):
 def learn(made: Update, cuts: list[BatchSpec]) -> dict[str, torch.Tensor]:
     for step, cut in enumerate(cuts):
         made(cut, 0.01 * (step + 1), step)
-    return weights(made.model)
+    return state_tensors(made.model)
 
 
 def close(one: dict[str, torch.Tensor], two: dict[str, torch.Tensor]) -> None:
@@ -95,7 +95,7 @@ def test_replays_teach_the_same(make, data, family: str, monkeypatch) -> None:
     replayed = make(family, graphs=True, ema_decay=0.9)
     plain = make(family, ema_decay=0.9)
     close(learn(plain, cuts), learn(replayed, cuts))
-    close(weights(plain.averaged), weights(replayed.averaged))
+    close(state_tensors(plain.averaged), state_tensors(replayed.averaged))
     assert replayed.mean_loss() == pytest.approx(plain.mean_loss())
     assert Tape.made == len({(len(cut.rows), cut.source_length) for cut in cuts}) == 2
 
@@ -171,19 +171,19 @@ def test_a_step_follows_pytorch(make, data, family: str) -> None:
         torch.nn.utils.clip_grad_norm_(other.parameters(), 0.05)
         optimizer.param_groups[0]["lr"].fill_(0.01)
         optimizer.step()
-    close(weights(other), weights(made.model))
+    close(state_tensors(other), state_tensors(made.model))
 
 
 def test_the_running_mean(make, data) -> None:
     made = make("recurrent", ema_decay=0.5)
     cuts = BatchSampler(data, 40, 5, seed=1).epoch(0)
-    wanted = {name: tensor.clone() for name, tensor in weights(made.model).items()}
+    wanted = {name: tensor.clone() for name, tensor in state_tensors(made.model).items()}
     for step, cut in enumerate(cuts):
         made(cut, 0.01, step)
         kept = min(0.5, (1 + step) / (10 + step))
-        for name, tensor in weights(made.model).items():
+        for name, tensor in state_tensors(made.model).items():
             wanted[name] = kept * wanted[name] + (1 - kept) * tensor
-        close(wanted, weights(made.averaged))
+        close(wanted, state_tensors(made.averaged))
     assert (plain := make("recurrent")).averaged is plain.model
 
 
@@ -199,7 +199,7 @@ def test_a_parameter_without_part_in_the_loss_rests(tiny, data) -> None:
     model.register_parameter("idle", torch.nn.Parameter(torch.ones(3)))
     made = Update(model, config.training, DeviceDataset(data, "cpu"), torch.float32, False, print)
     learn(made, BatchSampler(data, 40, 5, seed=1).epoch(0))
-    assert weights(model)["idle"].tolist() == [1.0, 1.0, 1.0]
+    assert state_tensors(model)["idle"].tolist() == [1.0, 1.0, 1.0]
 
 
 # --- precision ------------------------------------------------------------------------------------
@@ -260,14 +260,14 @@ def test_what_is_frozen_stays_and_the_rest_learns_as_before(make, data, precisio
     frozen = {"source_embedding.weight", "encoder.0.feed_forward.up.weight", "decoder_norm.bias"}
     for name, parameter in made.model.named_parameters():
         parameter.requires_grad_(name not in frozen)
-    before = copy.deepcopy(weights(made.model))
+    before = copy.deepcopy(state_tensors(made.model))
     part = Update(made.model, made.table, made.data, precision, False, print)
     learn(part, cuts)
-    for name, value in weights(part.model).items():
+    for name, value in state_tensors(part.model).items():
         assert torch.equal(value, before[name]) == (name in frozen), name
-    for name, value in weights(part.worker).items():
-        torch.testing.assert_close(value.float(), weights(part.model)[name])
-    for name, value in weights(part.averaged).items():
+    for name, value in state_tensors(part.worker).items():
+        torch.testing.assert_close(value.float(), state_tensors(part.model)[name])
+    for name, value in state_tensors(part.averaged).items():
         assert torch.equal(value, before[name]) == (name in frozen), name
     assert part.model.trainable_count == part.model.parameter_count - sum(
         before[name].numel() for name in frozen

@@ -15,7 +15,7 @@ from regard.benchmarks import peers
 from regard.benchmarks.lengths import load_lengths
 from regard.benchmarks.plain import plain_beam, plain_greedy
 from regard.benchmarks.timing import Contender, Result, interleave
-from regard.models import Model, build, int8, packed
+from regard.models import Model, build, pack_weights, quantize_int8
 from regard.search import beam, greedy
 from regard.text.batch import pad
 from regard.text.tokenizer import EOS
@@ -73,7 +73,7 @@ class Decoding:
         yield contender(BASELINE, lambda: work.run_plain(model, width))
         yield contender("regard", lambda: work.run_regard(model, width))
         if self.device == "cpu":
-            quantized = suppress_eos(int8(self.model()))
+            quantized = suppress_eos(quantize_int8(self.model()))
             yield contender("regard", lambda: work.run_regard(quantized, width), "int8")
         if self.peers:
             transformers = peers.Transformers(self.shape, self.device)
@@ -102,7 +102,7 @@ class Decoding:
         torch.manual_seed(0)
         vocab_size = self.shape["vocab_size"]
         model = build(table, vocab_size, vocab_size, joint=False).eval().to(self.device)
-        return suppress_eos(packed(model))
+        return suppress_eos(pack_weights(model))
 
 
 def suppress_eos(model: Model) -> Model:

@@ -28,7 +28,7 @@ from torch import Tensor
 from regard.errors import UserError
 from regard.evaluation.likelihood import Likelihood, aggregate, batch_likelihoods, likelihoods
 from regard.evaluation.metrics import bleu_lower
-from regard.models.ablate import NOTHING, masked, silenced, uniform
+from regard.models.ablate import NO_KEY, ablate_head, mask_keys, uniform_attention
 from regard.models.batching import batch_rows
 from regard.models.interface import AttentionLayer, Model
 from regard.text.batch import EncodedPairs
@@ -133,7 +133,7 @@ def head_ablations(model: Model, encoded: EncodedPairs) -> Iterator[Ablation]:
         for layer, attention in enumerate(layers):
             for head in range(weights[mechanism].shape[2]):
                 row = {"mechanism": mechanism, "layer": layer + 1, "head": head + 1}
-                yield row | {"intervention": "ablated"}, silenced(attention, head)
+                yield row | {"intervention": "ablated"}, ablate_head(attention, head)
 
 
 def uniform_ablations(attentions: dict[str, list[AttentionLayer]]) -> Iterator[Ablation]:
@@ -143,7 +143,7 @@ def uniform_ablations(attentions: dict[str, list[AttentionLayer]]) -> Iterator[A
         selections += [(None, layers)] if len(layers) > 1 else []
         for number, selected in selections:
             row = {"mechanism": mechanism, "layer": number, "intervention": "uniform"}
-            yield row, uniform(selected)
+            yield row, uniform_attention(selected)
 
 
 # --- token masking --------------------------------------------------------------------------------
@@ -176,8 +176,8 @@ def mask_tokens(
                 choices[f"{RANDOM_OTHER} {draw}"] = sample_other(most, eos, rows, [seed, draw])
             for name, tokens in choices.items():
                 # A sentence of one token has no other token to compare with: mask nothing there.
-                tokens = tokens.masked_fill(eos < 2, NOTHING)
-                with masked(source_attention(model), tokens):
+                tokens = tokens.masked_fill(eos < 2, NO_KEY)
+                with mask_keys(source_attention(model), tokens):
                     results = zip(rows, batch_likelihoods(model, batch, memory), strict=True)
                     by_choice.setdefault(name, {}).update(results)
             is_eos = (mean_weights.argmax(-1) == eos) & batch.target_mask

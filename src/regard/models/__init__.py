@@ -1,22 +1,22 @@
 """Models behind one interface: `interface`; `recurrent`, `transformer`, `decoder_only`; `pretrained`,
-which `adopt` takes from elsewhere; `build`.
+loaded by `load_pretrained`; `build`.
 """
 
-from regard.models.adopt import Adopted, adopt
 from regard.models.build import build, register
-from regard.models.int8 import int8
+from regard.models.int8 import quantize_int8
 from regard.models.interface import DecoderState, Memory, Model, Record
-from regard.models.packed import packed
+from regard.models.load_pretrained import PretrainedCheckpoint, load_pretrained
+from regard.models.packed import pack_weights
 
 __all__ = [
-    "Adopted",
     "DecoderState",
     "Memory",
     "Model",
+    "PretrainedCheckpoint",
     "Record",
-    "adopt",
     "build",
-    "int8",
-    "packed",
+    "load_pretrained",
+    "pack_weights",
+    "quantize_int8",
     "register",
 ]

@@ -1,10 +1,10 @@
-"""What a model's attention sees, taken away for a moment: is what we see what matters?
+"""Ablations of attention, as context managers: does the model depend on the weights we see?
 
-    with silenced(layer, head=2): ...      # alpha = 0: the head adds nothing to the sum
-    with uniform(layers): ...              # alpha_i = 1 / n over what may be seen
-    with masked(layers, words): ...        # e_i = minus infinity at one word for each target token
+    with ablate_head(layer, head=2): ...      # alpha = 0: the head's context is zero
+    with uniform_attention(layers): ...       # alpha_i = 1 / n over the n keys that are not masked
+    with mask_keys(layers, keys): ...         # e_i = -inf at one key for each target token
 
-Each changes how a layer's scores become weights, nothing else, and puts it back on the way out.
+Each changes only how a layer's scores become weights, and restores the layer on exit.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -20,82 +20,86 @@ from regard.models.interface import AttentionLayer
 Scores = Float[Tensor, "batch *heads query key"]
 Weights = Float[Tensor, "batch *heads query key"]
 
-NOTHING = -1  # in place of a word: mask none
+NO_KEY = -1  # as a key index: mask none
 
 
 @contextmanager
-def normalised(layer: AttentionLayer, change: Callable[[Normaliser], Normaliser]) -> Iterator[None]:
-    """The layer, with what `change` makes of its normaliser."""
-    before = layer.normalise
-    layer.normalise = change(before)
+def patch_normaliser(
+    layer: AttentionLayer, patch: Callable[[Normaliser], Normaliser]
+) -> Iterator[None]:
+    """Replace the layer's normaliser by `patch` of it."""
+    original = layer.normalise
+    layer.normalise = patch(original)
     try:
         yield
     finally:
-        layer.normalise = before
+        layer.normalise = original
 
 
 @contextmanager
-def _all(
-    layers: Iterable[AttentionLayer], change: Callable[[Normaliser], Normaliser]
+def patch_normalisers(
+    layers: Iterable[AttentionLayer], patch: Callable[[Normaliser], Normaliser]
 ) -> Iterator[None]:
     with ExitStack() as stack:
         for layer in layers:
-            stack.enter_context(normalised(layer, change))
+            stack.enter_context(patch_normaliser(layer, patch))
         yield
 
 
 @contextmanager
-def silenced(layer: AttentionLayer, head: int) -> Iterator[None]:
-    """Head `head` (from 0) gives every word a weight of 0. A layer of one head has no axis for it."""
+def ablate_head(layer: AttentionLayer, head: int) -> Iterator[None]:
+    """All weights of head `head` (from 0) become 0. A layer with a single head may lack the head axis."""
 
-    def change(normalise: Normaliser) -> Normaliser:
-        def without(scores: Scores) -> Weights:
+    def patch(normalise: Normaliser) -> Normaliser:
+        def normalise_without_head(scores: Scores) -> Weights:
             weights = normalise(scores)
             heads = weights.unsqueeze(1) if weights.dim() == 3 else weights.flatten(1, -3)
-            loud = torch.ones(heads.shape[1], dtype=torch.bool, device=weights.device)
-            loud[head] = False
-            return torch.where(loud[:, None, None], heads, 0.0).reshape(weights.shape)
+            kept = torch.ones(heads.shape[1], dtype=torch.bool, device=weights.device)
+            kept[head] = False
+            return torch.where(kept[:, None, None], heads, 0.0).reshape(weights.shape)
 
-        return without
+        return normalise_without_head
 
-    with normalised(layer, change):
+    with patch_normaliser(layer, patch):
         yield
 
 
 @contextmanager
-def uniform(layers: Iterable[AttentionLayer]) -> Iterator[None]:
-    """Every head of these layers weighs alike whatever it may see: the score `mean` with softmax."""
+def uniform_attention(layers: Iterable[AttentionLayer]) -> Iterator[None]:
+    """Every head of these layers gives all unmasked keys the same weight: the score `mean` with softmax."""
 
-    def level(scores: Scores) -> Weights:
+    def normalise_uniformly(scores: Scores) -> Weights:
         return softmax(torch.zeros_like(scores).masked_fill(scores == float("-inf"), float("-inf")))
 
-    with _all(layers, lambda _: level):
+    with patch_normalisers(layers, lambda _: normalise_uniformly):
         yield
 
 
 @contextmanager
-def masked(layers: Iterable[AttentionLayer], words: Int[Tensor, "batch target"]) -> Iterator[None]:
-    """Target token t of these layers may not see key words[:, t] (`NOTHING`: it sees all).
+def mask_keys(
+    layers: Iterable[AttentionLayer], keys: Int[Tensor, "batch target"]
+) -> Iterator[None]:
+    """Target token t of these layers may not attend to key keys[:, t] (`NO_KEY`: it may attend to all).
 
-    For one reading of this batch, by teacher forcing: at once, or a token at a time in order.
+    For teacher forcing on this batch: all target tokens in one pass, or a step at a time in order.
     """
-    length = words.shape[1]
+    length = keys.shape[1]
 
-    def change(normalise: Normaliser) -> Normaliser:
-        place = 0  # a decoder that goes word by word asks for one target token after another
+    def patch(normalise: Normaliser) -> Normaliser:
+        position = 0  # of the next target token: a recurrent decoder makes one step at a time
 
-        def without(scores: Scores) -> Weights:
-            nonlocal place
-            queries, keys = scores.shape[-2:]
-            now = words[:, place : place + queries]
-            assert now.shape == (len(scores), queries), "this is not the batch the words are for"
-            place = (place + queries) % length
-            hidden = now[..., None] == torch.arange(keys, device=now.device)
+        def normalise_masked(scores: Scores) -> Weights:
+            nonlocal position
+            queries = scores.shape[-2]
+            current = keys[:, position : position + queries]
+            assert current.shape == (len(scores), queries), "the keys belong to another batch"
+            position = (position + queries) % length
+            masked = current[..., None] == torch.arange(scores.shape[-1], device=keys.device)
             heads = (1,) * (scores.dim() - 3)
-            hidden = hidden.view(len(scores), *heads, queries, keys)
-            return normalise(scores.masked_fill(hidden, float("-inf")))
+            masked = masked.view(len(scores), *heads, *scores.shape[-2:])
+            return normalise(scores.masked_fill(masked, float("-inf")))
 
-        return without
+        return normalise_masked
 
-    with _all(layers, change):
+    with patch_normalisers(layers, patch):
         yield

@@ -20,11 +20,11 @@ from regard.attention import (
 )
 from regard.attention.normalise import Normaliser
 from regard.errors import UserError, join_names
-from regard.models.adopt import rebuilt
 from regard.models.cells import CELLS
 from regard.models.decoder_only import DecoderOnly
 from regard.models.interface import Model
 from regard.models.layers import FEED_FORWARDS, NORMS, Block, CrossBlock
+from regard.models.load_pretrained import rebuild
 from regard.models.mixers import (
     BidirectionalStateSpace,
     CausalStateSpace,
@@ -257,7 +257,7 @@ def build(
         assert folder is not None, (
             "load_pretrained saves the architecture into the run folder first"
         )
-        return rebuilt(table, folder)
+        return rebuild(table, folder)
     if isinstance(table, config.Recurrent):
         return build_recurrent(table, source_vocab, target_vocab)
     if isinstance(table, config.DecoderOnly):

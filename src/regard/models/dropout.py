@@ -1,17 +1,17 @@
-"""Dropout that does not wait for random numbers."""
+"""Dropout with cheaper random numbers on a CPU."""
 
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-WHOLE = 2**16
+LEVELS = 2**16  # of 16 random bits
 
 
 class Dropout(nn.Module):
-    """x_i / (1 - p) with chance 1 - p, else 0, while training.
+    """x_i / (1 - p) with probability 1 - p, else 0, while training.
 
-    On a CPU, PyTorch draws one slow random number for each element, and a Transformer spends a quarter
-    of its training so. Here one draw of 64 bits decides on four elements; p is rounded to 1/65536.
+    On a CPU, PyTorch draws one slow random number for each element, which takes a quarter of a
+    Transformer's training time. Here one draw of 64 bits decides on four elements; p is rounded to 1/65536.
     """
 
     def __init__(self, p: float) -> None:
@@ -23,9 +23,9 @@ class Dropout(nn.Module):
             return x
         if x.device.type != "cpu":
             return nn.functional.dropout(x, self.p)
-        dropped = round(self.p * WHOLE)
+        dropped = round(self.p * LEVELS)
         bits = torch.empty((x.numel() + 3) // 4, dtype=torch.int64)
         bits.random_(torch.iinfo(torch.int64).min, None)
-        lots = bits.view(torch.int16)[: x.numel()].view(x.shape)
-        kept = (lots >= dropped - WHOLE // 2).to(x.dtype)
-        return x * kept.mul_(WHOLE / (WHOLE - dropped))
+        draws = bits.view(torch.int16)[: x.numel()].view(x.shape)
+        keep = (draws >= dropped - LEVELS // 2).to(x.dtype)
+        return x * keep.mul_(LEVELS / (LEVELS - dropped))

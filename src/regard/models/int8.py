@@ -1,10 +1,10 @@
-"""Products in int8 on a CPU: quicker, nearly as good, and for a trained model only.
+"""Dynamic int8 quantization of a trained model's linear layers, for inference on a CPU.
 
     y = (s_x q_x) (s_w q_w)^T + b,    q = round(x / s),    s = max |x| / 127
 
-A weight is rounded once, with a scale for each output; what it is multiplied by is rounded at each
-product, with a scale for each row. So no row knows of another, and the sums are exact. Small maps,
-recurrent cells, embeddings and norms stay float32.
+Weights are quantized once, with a scale for each output; activations at each call, with a scale for each
+row. So no row depends on another, and the integer sums are exact. Small linear layers, recurrent cells,
+embeddings and norms stay float32.
 """
 
 import subprocess
@@ -18,21 +18,23 @@ from torch import Tensor
 from regard.errors import UserError
 from regard.linear import Linear, LinearBackend
 from regard.models.interface import Model
-from regard.models.packed import packed
+from regard.models.packed import pack_weights
+from regard.torch_private import can_pack_int8, int_mm, pack_int8_weight, packed_int8_linear
 
-LEAST = 2**17  # weights of a map; below, rounding its inputs costs what its product saves
-ENOUGH = 2**17  # outputs of one product; below, oneDNN's own takes longer to begin than it saves
+MIN_WEIGHTS = 2**17  # in a smaller layer, quantizing the inputs costs what the int8 product saves
+MIN_OUTPUTS = 2**17  # of one product; below, oneDNN's kernel takes longer to start than it saves
+ZERO_POINT = 128  # of the uint8 activations that oneDNN's kernel takes
 
 
-class Int8(LinearBackend):
+class Int8Backend(LinearBackend):
     """x W^T + b with x and W in int8."""
 
     def __init__(self, weight: Tensor, bias: Tensor | None) -> None:
-        self.weight, scales = rounded(weight.detach())
+        self.weight, scales = quantize(weight.detach())
         self.scales = scales[:, 0].contiguous()
         self.bias = None if bias is None else bias.detach()
-        self.packed = pack(self.weight) if fused() else None
-        self.zeros = torch.zeros_like(self.scales, dtype=torch.int8)
+        self.packed = pack_int8_weight(self.weight) if can_pack_int8() else None
+        self.zero_points = torch.zeros_like(self.scales, dtype=torch.int8)
 
     def __call__(
         self,
@@ -42,85 +44,65 @@ class Int8(LinearBackend):
     ) -> Float[Tensor, "*rows outputs"]:
         if torch.is_grad_enabled() and x.requires_grad:
             raise UserError(
-                "a model in int8 cannot be trained: load it without int8, or use `regard train`"
+                "an int8 model cannot be trained: load it without int8, or use `regard train`"
             )
         flat = x.reshape(-1, x.shape[-1])
-        if self.packed is None or len(flat) * len(self.scales) <= ENOUGH:
-            values, scales = rounded(flat)
-            found = torch._int_mm(values, self.weight.T) * self.scales
+        if self.packed is None or len(flat) * len(self.scales) <= MIN_OUTPUTS:
+            values, scales = quantize(flat)
+            y = int_mm(values, self.weight.T) * self.scales
         else:
-            found, scales = self.in_one_go(flat)
-        found = found.mul_(scales) if self.bias is None else found.mul_(scales).add_(self.bias)
-        return found.view(*x.shape[:-1], -1)
-
-    def in_one_go(
-        self, x: Float[Tensor, "rows inputs"]
-    ) -> tuple[Float[Tensor, "rows outputs"], Float[Tensor, "rows 1"]]:
-        """(the product but for its rows' scales, these): oneDNN's own, which wants x from 0 to 255."""
-        scales = largest(x)
-        values = (x / scales).add_(ZERO).round_().to(torch.uint8)
-        weight = (self.packed, self.scales, self.zeros, None)  # no bias yet: the scales come first
-        plain = (1.0, 0, torch.float32, "none", [], "")
-        return torch.ops.onednn.qlinear_pointwise(values, 1.0, ZERO, *weight, *plain), scales
+            scales = row_scales(flat)
+            values = (flat / scales).add_(ZERO_POINT).round_().to(torch.uint8)
+            # The kernel's own bias would come before the scales of the rows.
+            y = packed_int8_linear(values, ZERO_POINT, self.packed, self.scales, self.zero_points)
+        y = y.mul_(scales) if self.bias is None else y.mul_(scales).add_(self.bias)
+        return y.view(*x.shape[:-1], -1)
 
 
-ZERO = 128
-
-
-def fused() -> bool:
-    """Does PyTorch have oneDNN's product, and the CPU the instructions to sum it without overflow?"""
-    known = getattr(torch.cpu, "_is_vnni_supported", lambda: False)
-    return bool(known()) and hasattr(torch.ops.onednn, "qlinear_pointwise")
-
-
-def pack(weight: Int[Tensor, "outputs inputs"]) -> Tensor:
-    return torch.ops.onednn.qlinear_prepack(weight, None)
-
-
-def largest(x: Float[Tensor, "rows inputs"]) -> Float[Tensor, "rows 1"]:
-    """The step of each row: 127 of them reach to its largest value."""
+def row_scales(x: Float[Tensor, "rows inputs"]) -> Float[Tensor, "rows 1"]:
+    """The scale s = max |x| / 127 of each row."""
     return (x.abs().amax(-1, keepdim=True) / 127).clamp_(min=1e-30)
 
 
-def rounded(
+def quantize(
     x: Float[Tensor, "rows inputs"],
 ) -> tuple[Int[Tensor, "rows inputs"], Float[Tensor, "rows 1"]]:
-    """(q, s) with x = s q, nearly, a scale for each row."""
-    scales = largest(x)
+    """(q, s) with x ≈ s q, symmetric, with a scale for each row."""
+    scales = row_scales(x)
     return (x / scales).round_().to(torch.int8), scales
 
 
-def int8(model: Model) -> Model:
-    """The same model, its linear maps and its output map in int8."""
+def quantize_int8(model: Model) -> Model:
+    """Quantize the model's linear layers and output projection to int8, in place."""
     device = next(model.parameters()).device
     if device.type != "cpu":
         raise UserError(f"int8 is for a CPU, and this model is on {device}: use --device cpu")
-    check(announced())
-    packed(model)  # for the maps that stay float32
-    for part in model.modules():
-        if isinstance(part, Linear) and part.weight.numel() >= LEAST:
-            part.backend = Int8(part.weight, part.bias)
-    model.backend = Int8(*model.output_projection)
+    check_int8(has_amx())
+    pack_weights(model)  # for the layers that stay float32
+    for module in model.modules():
+        if isinstance(module, Linear) and module.weight.numel() >= MIN_WEIGHTS:
+            module.backend = Int8Backend(module.weight, module.bias)
+    model.backend = Int8Backend(*model.output_projection)
     return model
 
 
-TRIAL = """
+CHECK = """
 import torch
-from regard.models.int8 import Int8
+from regard.models.int8 import Int8Backend
 x = torch.ones(64, 64)
-assert (Int8(x, None)(x, x).round() == 64).all()
+assert (Int8Backend(x, None)(x, x).round() == 64).all()
 """
 
 
-def announced() -> bool:
-    """Does the CPU announce AMX? Some machines do, and fault when it is used."""
+def has_amx() -> bool:
+    """Whether the CPU reports AMX. Some machines report it, and crash when it is used."""
     try:
         return "amx_int8" in Path("/proc/cpuinfo").read_text()
     except OSError:
         return False
 
 
-def check(doubtful: bool, trial: str = TRIAL) -> None:
-    """Try a product in another process, where a fault ends nothing of the user's."""
-    if doubtful and subprocess.run([sys.executable, "-c", trial], capture_output=True).returncode:
-        raise UserError("int8 products fail on this machine's CPU: leave int8 out")
+def check_int8(needed: bool, script: str = CHECK) -> None:
+    """If needed, try an int8 product in a subprocess, where a crash does no harm."""
+    if needed and subprocess.run([sys.executable, "-c", script], capture_output=True).returncode:
+        raise UserError("int8 products fail on this machine's CPU: do not use int8")

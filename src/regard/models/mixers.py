@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from regard.attention import MultiHeadBase
 from regard.models.interface import AttentionLayer, DecoderState
 from regard.models.kv_cache import KVCache
-from regard.models.state_space import MixerState, StateSpace, compact
+from regard.models.state_space import StateSpace, StateSpaceState, compact
 
 Sequence = Float[Tensor, "batch length d_model"]
 Weights = Float[Tensor, "batch heads query key"] | None
@@ -138,14 +138,14 @@ class CausalStateSpace(TokenMixer):
         self.space = space
 
     def init_cache(self, batch: int) -> StateSpaceCache:
-        start = self.space.start(batch)
+        start = self.space.init_state(batch)
         return StateSpaceCache(start.window[:, None], start.hidden[:, None])
 
     def forward(
         self, x: Sequence, inputs: AttentionInputs, cache: StateSpaceCache, need_weights: bool
     ) -> tuple[Sequence, Weights]:
         rows = x.flatten(0, 1)[:, None] if inputs.one_per_hypothesis else x
-        before = MixerState(cache.window.flatten(0, 1), cache.hidden.flatten(0, 1))
+        before = StateSpaceState(cache.window.flatten(0, 1), cache.hidden.flatten(0, 1))
         y, after = self.space(rows, inputs.padding_mask, before)
         cache.window, cache.hidden = (
             new.unflatten(0, (len(x), -1)) for new in (after.window, after.hidden)

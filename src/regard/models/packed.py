@@ -1,13 +1,13 @@
-"""Every weight of a model that is only read, in the blocks that a CPU reads fastest."""
+"""Pack every weight of a model for inference into the blocked layout that a CPU reads fastest."""
 
 from regard.linear import Linear, PackedBackend
 from regard.models.interface import Model
 
 
-def packed(model: Model) -> Model:
-    """The same model, in float32; what is trained after all goes back to PyTorch's own layout."""
-    for part in model.modules():
-        if isinstance(part, Linear):
-            part.backend = PackedBackend(part.weight)
+def pack_weights(model: Model) -> Model:
+    """Pack the weights in place, still in float32; one that is trained later returns to PyTorch's layout."""
+    for module in model.modules():
+        if isinstance(module, Linear):
+            module.backend = PackedBackend(module.weight)
     model.backend = PackedBackend(model.output_projection[0])
     return model

@@ -1,142 +1,147 @@
-"""Models of Hugging Face's, behind our interface: a decoder alone, or an encoder and a decoder.
+"""Hugging Face models behind our interface: decoder-only and encoder-decoder.
 
-    logits = W (scale features) + b
+    logits = W (logit_scale features) + b
 
-Their vocabulary is in our order (see `adopt`), so ids go in and out as they are; for what they remember
-from step to step, see `caches`.
+Their vocabulary is in our order (see `load_pretrained`), so ids need no conversion. For the KV caches, see
+`hf_cache`.
 """
 
 import inspect
 from collections.abc import Iterable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Generic
 
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 from regard.attention.normalise import softmax
-from regard.models.caches import Cached, Layers, closed, opened
+from regard.models.capture import Weights, capture_weights, find_attention_layers
+from regard.models.hf_cache import CachedState, LayerCaches, from_hf_cache, to_hf_cache
 from regard.models.interface import (
     AttentionLayer,
     Logits,
+    M,
     Memory,
     Model,
     Rows,
+    S,
     Source,
     SourceMask,
     Target,
 )
 from regard.models.transformer_base import position_ids_of
-from regard.models.watch import Weights, attention_layers, watched
 from regard.text.vocabulary import EOS
 
 Features = Float[Tensor, "batch target features"]
 
-NEVER = -100.0  # on a logit: as good as minus infinity, and still a number to calculate with
+SUPPRESSED_LOGIT = -100.0  # a bias that acts as minus infinity, but is finite: inf - inf is NaN
 
 
-class Pretrained(Model):
-    """What both kinds share: the output map, and eyes on every layer that attends."""
+class Pretrained(Model[M, S], Generic[M, S]):
+    """What both kinds share: the output projection, and the capture of attention weights."""
 
-    silence: Tensor
-    supports_cuda_graphs: bool = False  # whether padding is there at all is asked on the way
+    suppression: Tensor
+    supports_cuda_graphs: bool = False  # Hugging Face's masks depend on whether there is padding
 
-    def __init__(self, hugging: Any, scale: float, silent: Iterable[int]) -> None:
-        """`silent`: ids of ours that the model never says."""
+    def __init__(self, hf_model: Any, logit_scale: float, suppressed_ids: Iterable[int]) -> None:
+        """`suppressed_ids` are never generated."""
         super().__init__()
-        self.hugging, self.scale = hugging, scale
-        self.places = getattr(hugging.config.get_text_config(), "max_position_embeddings", None)
-        silence = torch.zeros(len(self.head.weight))
-        silence[list(silent)] = NEVER
-        self.register_buffer("silence", silence, persistent=False)
-        kept = getattr(hugging, "final_logits_bias", None)  # no weight there, but here it is saved
-        self.bias = None if kept is None else nn.Parameter(kept[0].clone(), requires_grad=False)
+        self.hf_model, self.logit_scale = hf_model, logit_scale
+        self.context = getattr(hf_model.config.get_text_config(), "max_position_embeddings", None)
+        suppression = torch.zeros(len(self.head.weight))
+        suppression[list(suppressed_ids)] = SUPPRESSED_LOGIT
+        self.register_buffer("suppression", suppression, persistent=False)
+        # A buffer there, which our files would not hold: here it is a parameter.
+        bias = getattr(hf_model, "final_logits_bias", None)
+        self.bias = None if bias is None else nn.Parameter(bias[0].clone(), requires_grad=False)
 
     @property
     def head(self) -> Any:
-        return self.hugging.get_output_embeddings()
+        return self.hf_model.get_output_embeddings()
 
     @property
     def output_projection(self) -> tuple[Float[Tensor, "vocab features"], Float[Tensor, " vocab"]]:
-        weight, bias = self.head.weight, self.silence
+        weight, bias = self.head.weight, self.suppression
         for added in (self.bias, self.head.bias):
             bias = bias if added is None else bias + added
         return weight, bias.to(weight.dtype)
 
     def vocab_parameters(self) -> dict[str, list[Tensor]]:
-        embedding = self.hugging.get_input_embeddings().weight
-        found = (embedding, self.head.weight, self.head.bias, self.bias)
-        once = {id(tensor): tensor for tensor in found if tensor is not None}
-        return {"source": [embedding], "target": list(once.values())}
+        embedding = self.hf_model.get_input_embeddings().weight
+        tensors = (embedding, self.head.weight, self.head.bias, self.bias)
+        unique = {id(tensor): tensor for tensor in tensors if tensor is not None}
+        return {"source": [embedding], "target": list(unique.values())}
 
-    def watching(
+    def capture(
         self, layers: list[nn.Module], need_weights: bool
     ) -> AbstractContextManager[list[Weights]]:
-        """A layer that is meddled with must be watched: the fused attention has no normaliser."""
-        meddled = any(layer.normalise is not softmax for layer in layers)
-        return watched(layers) if need_weights or meddled else nullcontext([])
+        """Capture the weights if asked to, or if a normaliser is patched: fused attention ignores it."""
+        patched = any(layer.normalise is not softmax for layer in layers)
+        return capture_weights(layers) if need_weights or patched else nullcontext([])
 
 
-# --- a decoder alone ------------------------------------------------------------------------------
-
-
-@dataclass
-class ReadPrompt(Memory):
-    """The source's last states, each layer's past, and what of it counts."""
-
-    layers: Layers
-    read: SourceMask
+# --- decoder-only ---------------------------------------------------------------------------------
 
 
 @dataclass
-class SequenceState(Cached):
-    read: Bool[Tensor, "rows past"]
-    next_at: Rows
+class PromptMemory(Memory):
+    """The source's last states, the KV cache of each layer, and a mask over it."""
+
+    caches: LayerCaches
+    cache_mask: SourceMask
 
 
-class PretrainedDecoder(Pretrained):
-    """Source and target in one sequence: head prefix w_1 .. w_n separator m_1 .. m_k <end>
+@dataclass
+class PretrainedDecoderState(CachedState):
+    cache_mask: Bool[Tensor, "rows past"]
+    next_position_ids: Rows
 
-    <begin> is the last token of the separator. The source's <end> says nothing that the separator does
-    not: unless it is alone, it is not read.
+
+class PretrainedDecoder(Pretrained[PromptMemory, PretrainedDecoderState]):
+    """Source and target in one sequence: head prefix w_1 .. w_n separator m_1 .. m_k EOS
+
+    BOS is the last token of the separator. EOS of the source is masked, as the separator already marks
+    the end, unless it is the only token.
     """
 
-    def __init__(self, hugging: Any, scale: float, silent: Iterable[int]) -> None:
-        super().__init__(hugging, scale, silent)
-        self.layers = attention_layers(hugging)
-        told = inspect.signature(hugging.base_model.forward).parameters
-        self.takes_positions = "position_ids" in told
-        self.supports_cuda_graphs = self.takes_masks = takes_masks(hugging)
+    def __init__(self, hf_model: Any, logit_scale: float, suppressed_ids: Iterable[int]) -> None:
+        super().__init__(hf_model, logit_scale, suppressed_ids)
+        self.layers = find_attention_layers(hf_model)
+        parameters = inspect.signature(hf_model.base_model.forward).parameters
+        self.accepts_position_ids = "position_ids" in parameters
+        self.supports_cuda_graphs = self.accepts_4d_mask = accepts_4d_mask(hf_model)
 
     def max_target_length(self, source_length: int) -> int | None:
-        return None if self.places is None else max(0, self.places - source_length)
+        return None if self.context is None else max(0, self.context - source_length)
 
-    def encode(self, source: Source, mask: SourceMask) -> ReadPrompt:
+    def encode(self, source: Source, mask: SourceMask) -> PromptMemory:
         return self._encode(source, mask, need_weights=False)[0]
 
-    def init_state(self, memory: ReadPrompt) -> SequenceState:
-        return SequenceState(memory.layers, 1, memory.read, memory.read.sum(1))
+    def init_state(self, memory: PromptMemory) -> PretrainedDecoderState:
+        return PretrainedDecoderState(memory.caches, 1, memory.cache_mask, memory.cache_mask.sum(1))
 
-    def step(self, tokens: Rows, state: SequenceState) -> tuple[Logits, SequenceState]:
-        features, state, _ = self._read(tokens[:, None], state, need_weights=False)
+    def step(
+        self, tokens: Rows, state: PretrainedDecoderState
+    ) -> tuple[Logits, PretrainedDecoderState]:
+        features, state, _ = self._decode(tokens[:, None], state, need_weights=False)
         return self.project(features[:, 0]), state
 
-    def features(self, memory: ReadPrompt, target: Target) -> Features:
-        return self._read(target, self.init_state(memory), need_weights=False)[0]
+    def features(self, memory: PromptMemory, target: Target) -> Features:
+        return self._decode(target, self.init_state(memory), need_weights=False)[0]
 
     def attention_weights(
         self, source: Source, mask: SourceMask, target: Target
     ) -> dict[str, Float[Tensor, "batch layers heads query key"]]:
-        """Of a target token's weights, those on the source are "cross", the rest "decoder"."""
-        memory, over_source = self._encode(source, mask, need_weights=True)
-        _, _, over_all = self._read(target, self.init_state(memory), need_weights=True)
-        weights, border = torch.stack(over_all, dim=1), source.shape[1]
+        """A target token's weights on the source are "cross", the rest "decoder"."""
+        memory, source_weights = self._encode(source, mask, need_weights=True)
+        _, _, target_weights = self._decode(target, self.init_state(memory), need_weights=True)
+        weights, length = torch.stack(target_weights, dim=1), source.shape[1]
         return {
-            "cross": weights[..., :border],
-            "encoder": torch.stack(over_source, dim=1),
-            "decoder": weights[..., border:],
+            "cross": weights[..., :length],
+            "encoder": torch.stack(source_weights, dim=1),
+            "decoder": weights[..., length:],
         }
 
     def attention_layers(self) -> dict[str, list[AttentionLayer]]:
@@ -144,98 +149,115 @@ class PretrainedDecoder(Pretrained):
 
     def _encode(
         self, source: Source, mask: SourceMask, need_weights: bool
-    ) -> tuple[ReadPrompt, list[Weights]]:
-        first = torch.arange(source.shape[1], device=source.device) == 0
-        read = mask & ((source != EOS) | first)
-        states, layers, found = self._through(source, (), read, position_ids_of(read), need_weights)
-        return ReadPrompt(states, mask, layers, read), found
+    ) -> tuple[PromptMemory, list[Weights]]:
+        is_first = torch.arange(source.shape[1], device=source.device) == 0
+        cache_mask = mask & ((source != EOS) | is_first)
+        states, caches, weights = self._forward(
+            source, (), cache_mask, position_ids_of(cache_mask), need_weights
+        )
+        return PromptMemory(states, mask, caches, cache_mask), weights
 
-    def _read(
-        self, tokens: Target, state: SequenceState, need_weights: bool
-    ) -> tuple[Features, SequenceState, list[Weights]]:
-        """A target, or its next part."""
+    def _decode(
+        self, tokens: Target, state: PretrainedDecoderState, need_weights: bool
+    ) -> tuple[Features, PretrainedDecoderState, list[Weights]]:
+        """Read a target, or its next tokens."""
         count = tokens.shape[1]
-        at = state.next_at[:, None] + torch.arange(count, device=tokens.device)
-        read = torch.cat([state.read, torch.ones_like(at, dtype=torch.bool)], dim=1)
-        states, layers, found = self._through(tokens, state.layers, read, at, need_weights)
-        going = replace(state, layers=layers, read=read, next_at=state.next_at + count)
-        return self.scale * states, going, found
+        position_ids = state.next_position_ids[:, None] + torch.arange(count, device=tokens.device)
+        added = torch.ones_like(position_ids, dtype=torch.bool)
+        cache_mask = torch.cat([state.cache_mask, added], dim=1)
+        states, caches, weights = self._forward(
+            tokens, state.caches, cache_mask, position_ids, need_weights
+        )
+        state = replace(
+            state,
+            caches=caches,
+            cache_mask=cache_mask,
+            next_position_ids=state.next_position_ids + count,
+        )
+        return self.logit_scale * states, state, weights
 
-    def _through(
+    def _forward(
         self,
         tokens: Target,
-        layers: Layers,
-        read: Bool[Tensor, "batch past"],
-        at: Int[Tensor, "batch target"],
+        caches: LayerCaches,
+        cache_mask: Bool[Tensor, "batch past"],
+        position_ids: Int[Tensor, "batch target"],
         need_weights: bool,
-    ) -> tuple[Features, Layers, list[Weights]]:
-        with self.watching(self.layers, need_weights) as found:
-            out = self.hugging.base_model(
+    ) -> tuple[Features, LayerCaches, list[Weights]]:
+        mask = self._mask(cache_mask, tokens) if self.accepts_4d_mask else cache_mask.long()
+        with self.capture(self.layers, need_weights) as weights:
+            out = self.hf_model.base_model(
                 input_ids=tokens,
-                attention_mask=self._mask(read, tokens) if self.takes_masks else read.long(),
-                past_key_values=opened(layers),
+                attention_mask=mask,
+                past_key_values=to_hf_cache(caches),
                 use_cache=True,
-                **({"position_ids": at} if self.takes_positions else {}),
+                **({"position_ids": position_ids} if self.accepts_position_ids else {}),
             )
-        return out.last_hidden_state, closed(out.past_key_values), found
+        return out.last_hidden_state, from_hf_cache(out.past_key_values), weights
 
     def _mask(
-        self, read: Bool[Tensor, "batch past"], tokens: Target
+        self, cache_mask: Bool[Tensor, "batch past"], tokens: Target
     ) -> Float[Tensor, "batch 1 target past"]:
-        """0 where a token sees what is read up to its own place, elsewhere the lowest number there is."""
-        place = torch.arange(read.shape[1], device=read.device)
-        seen = read[:, None] & (place <= place[-tokens.shape[1] :, None])
-        nothing = torch.zeros(seen.shape, dtype=self.head.weight.dtype, device=read.device)
-        return nothing.masked_fill(~seen, torch.finfo(nothing.dtype).min)[:, None]
+        """The causal mask to add to the scores: 0 where a token may attend, else the dtype's minimum."""
+        index = torch.arange(cache_mask.shape[1], device=cache_mask.device)
+        allowed = cache_mask[:, None] & (index <= index[-tokens.shape[1] :, None])
+        zeros = torch.zeros(allowed.shape, dtype=self.head.weight.dtype, device=cache_mask.device)
+        return zeros.masked_fill(~allowed, torch.finfo(zeros.dtype).min)[:, None]
 
 
-def takes_masks(hugging: Any) -> bool:
-    """Whether a mask of ours, who sees whom, can take the place of the one its code would make.
+def accepts_4d_mask(hf_model: Any) -> bool:
+    """Whether our mask [batch 1 target past] can replace the one that Hugging Face would build.
 
-    Theirs depends on whether anything is padded, and to know that, the host waits for the GPU.
+    Theirs depends on whether there is any padding, which makes the host wait for the GPU.
     """
-    module, table = inspect.getmodule(type(hugging)), hugging.config.get_text_config()
-    near = getattr(table, "sliding_window", None) is not None
-    kinds = set(getattr(table, "layer_types", None) or ["full_attention"])
-    makes = hasattr(module, "create_causal_mask") and not hasattr(module, "build_alibi_tensor")
-    return makes and not near and kinds == {"full_attention"}
+    module, table = inspect.getmodule(type(hf_model)), hf_model.config.get_text_config()
+    is_windowed = getattr(table, "sliding_window", None) is not None
+    layer_types = set(getattr(table, "layer_types", None) or ["full_attention"])
+    is_causal = hasattr(module, "create_causal_mask") and not hasattr(module, "build_alibi_tensor")
+    return is_causal and not is_windowed and layer_types == {"full_attention"}
 
 
-# --- an encoder and a decoder ---------------------------------------------------------------------
+# --- encoder-decoder ------------------------------------------------------------------------------
 
 
 @dataclass
-class TwoSidedState(Cached):
-    source: Layers
-    """Keys and values of the source, once the first step has made them."""
-    states: Float[Tensor, "rows source width"]
+class PretrainedEncoderDecoderState(CachedState):
+    cross_caches: LayerCaches
+    """Keys and values of the source, computed at the first step."""
+    states: Float[Tensor, "rows source d_model"]
     mask: Bool[Tensor, "rows source"]
 
 
-class PretrainedPair(Pretrained):
-    """Source in the encoder, target in the decoder, cross-attention in between."""
+class PretrainedEncoderDecoder(Pretrained[Memory, PretrainedEncoderDecoderState]):
+    """Source in the encoder, target in the decoder, joined by cross-attention."""
 
-    def __init__(self, hugging: Any, scale: float, silent: Iterable[int]) -> None:
-        super().__init__(hugging, scale, silent)
-        self.encoder_layers = attention_layers(hugging.get_encoder())
-        self.decoder_layers = attention_layers(hugging.get_decoder())  # own, cross, own, cross, ...
+    def __init__(self, hf_model: Any, logit_scale: float, suppressed_ids: Iterable[int]) -> None:
+        super().__init__(hf_model, logit_scale, suppressed_ids)
+        self.encoder_layers = find_attention_layers(hf_model.get_encoder())
+        self.decoder_layers = find_attention_layers(
+            hf_model.get_decoder()
+        )  # self, cross, self, ...
 
     def max_target_length(self, source_length: int) -> int | None:
-        return 0 if self.places is not None and source_length > self.places else self.places
+        return 0 if self.context is not None and source_length > self.context else self.context
 
     def encode(self, source: Source, mask: SourceMask) -> Memory:
         return self._encode(source, mask, need_weights=False)[0]
 
-    def init_state(self, memory: Memory) -> TwoSidedState:
-        return TwoSidedState((), 1, (), memory.states, memory.mask)
+    def init_state(self, memory: Memory) -> PretrainedEncoderDecoderState:
+        return PretrainedEncoderDecoderState((), 1, (), memory.states, memory.mask)
 
-    def step(self, tokens: Rows, state: TwoSidedState) -> tuple[Logits, TwoSidedState]:
+    def step(
+        self, tokens: Rows, state: PretrainedEncoderDecoderState
+    ) -> tuple[Logits, PretrainedEncoderDecoderState]:
         from transformers import EncoderDecoderCache
 
-        cache = EncoderDecoderCache(opened(state.layers), opened(state.source))
+        cache = EncoderDecoderCache(to_hf_cache(state.caches), to_hf_cache(state.cross_caches))
         features, _ = self._decode(tokens[:, None], state.states, state.mask, cache, False)
-        own, cross = closed(cache.self_attention_cache), closed(cache.cross_attention_cache)
-        return self.project(features[:, 0]), replace(state, layers=own, source=cross)
+        caches = from_hf_cache(cache.self_attention_cache)
+        cross_caches = from_hf_cache(cache.cross_attention_cache)
+        state = replace(state, caches=caches, cross_caches=cross_caches)
+        return self.project(features[:, 0]), state
 
     def features(self, memory: Memory, target: Target) -> Features:
         return self._decode(target, memory.states, memory.mask, None, need_weights=False)[0]
@@ -245,8 +267,8 @@ class PretrainedPair(Pretrained):
     ) -> dict[str, Float[Tensor, "batch layers heads query key"]]:
         memory, encoder = self._encode(source, mask, need_weights=True)
         _, decoder = self._decode(target, memory.states, mask, None, need_weights=True)
-        found = {"cross": decoder[1::2], "encoder": encoder, "decoder": decoder[::2]}
-        return {name: torch.stack(layers, dim=1) for name, layers in found.items()}
+        weights = {"cross": decoder[1::2], "encoder": encoder, "decoder": decoder[::2]}
+        return {name: torch.stack(layers, dim=1) for name, layers in weights.items()}
 
     def attention_layers(self) -> dict[str, list[AttentionLayer]]:
         decoder: Any = self.decoder_layers
@@ -256,24 +278,24 @@ class PretrainedPair(Pretrained):
     def _encode(
         self, source: Source, mask: SourceMask, need_weights: bool
     ) -> tuple[Memory, list[Weights]]:
-        with self.watching(self.encoder_layers, need_weights) as found:
-            out = self.hugging.get_encoder()(input_ids=source, attention_mask=mask.long())
-        return Memory(out.last_hidden_state, mask), found
+        with self.capture(self.encoder_layers, need_weights) as weights:
+            out = self.hf_model.get_encoder()(input_ids=source, attention_mask=mask.long())
+        return Memory(out.last_hidden_state, mask), weights
 
     def _decode(
         self,
         tokens: Target,
-        states: Float[Tensor, "batch source width"],
+        states: Float[Tensor, "batch source d_model"],
         mask: SourceMask,
         cache: Any,
         need_weights: bool,
     ) -> tuple[Features, list[Weights]]:
-        with self.watching(self.decoder_layers, need_weights) as found:
-            out = self.hugging.get_decoder()(
+        with self.capture(self.decoder_layers, need_weights) as weights:
+            out = self.hf_model.get_decoder()(
                 input_ids=tokens,
                 encoder_hidden_states=states,
                 encoder_attention_mask=mask.long(),
                 past_key_values=cache,
                 use_cache=cache is not None,
             )
-        return self.scale * out.last_hidden_state, found
+        return self.logit_scale * out.last_hidden_state, weights

@@ -1,11 +1,11 @@
-"""A selective state-space mixer: linear in length, and a state of constant size (Gu and Dao, 2023).
+"""Selective state space (Mamba; Gu and Dao, 2023): linear in length, with a state of constant size.
 
-    u, z = W_in x              u = silu(conv(u)), causal, each channel alone
-    Delta, B, C = from u       what to write and to read depends on the token: "selective"
+    u, z = W_in x              u = silu(conv(u)), causal and depthwise
+    Delta, B, C = W_x u        input-dependent ("selective"); Delta = softplus(W_dt Delta + b)
     h_t = exp(Delta_t A) h_(t-1) + Delta_t B_t u_t        y_t = C_t . h_t + D u_t
     out = W_out (y * silu(z))
 
-A text read at once, in pieces or token by token goes through the same code and gives the same.
+A sequence gives the same result through the same code in one call, in chunks, or token by token.
 """
 
 import math
@@ -21,85 +21,81 @@ from torch.nn.functional import pad, silu, softplus
 from regard.linear import Linear
 from regard.models.interface import Record
 
-CHUNK = 16  # steps a scan takes one after another; chunks go side by side
+CHUNK = 16  # sequential steps of a scan; all chunks are scanned in parallel
 
-Sequence = Float[Tensor, "batch length width"]
+Sequence = Float[Tensor, "batch length d_model"]
 Mask = Bool[Tensor, "batch length"]
 Inner = Float[Tensor, "batch length inner"]
-Choice = Float[Tensor, "batch length state"]
-Matrix = Float[Tensor, "inner state"]
-Steps = Float[Tensor, "batch length inner state"]
-Chunks = Float[Tensor, "batch chunks length inner state"]
-Hidden = Float[Tensor, "batch inner state"]
+StateInput = Float[Tensor, "batch length state"]  # B or C
+StateMatrix = Float[Tensor, "inner state"]  # A
+Hidden = Float[Tensor, "batch inner state"]  # h at one token
+HiddenSequence = Float[Tensor, "batch length inner state"]
+HiddenChunks = Float[Tensor, "batch chunks length inner state"]
 
 
 @dataclass
-class MixerState(Record):
-    """All that is left of what was read: the convolution's last inputs, and h."""
+class StateSpaceState(Record):
+    """The state after the tokens so far: the last inputs of the convolution, and h."""
 
     window: Float[Tensor, "batch inner tail"]
     hidden: Hidden
 
 
 class StateSpace(nn.Module):
-    """(output at every token, state after the last). Padding, wherever it stands, is not there."""
+    """(output at every token, state after the last). Padding, at any position, has no effect."""
 
-    no_weight_decay = (
-        "a_log",
-        "skip",
-    )  # paces and a scale: to pull them towards 0 would mean nothing
+    no_weight_decay = ("A_log", "D")  # decay rates and a scale: 0 is no sensible prior for them
 
     def __init__(
         self, d_model: int, state_dim: int = 16, expand: int = 2, conv_kernel: int = 4
     ) -> None:
         super().__init__()
         inner, self.rank, self.state_dim = expand * d_model, math.ceil(d_model / 16), state_dim
-        self.enter = Linear(d_model, 2 * inner, bias=False)
-        self.convolution = nn.Conv1d(inner, inner, conv_kernel, groups=inner)
-        self.select = Linear(inner, self.rank + 2 * state_dim, bias=False)
-        self.delta = Linear(self.rank, inner)
-        self.a_log = nn.Parameter(torch.arange(1.0, state_dim + 1).log().repeat(inner, 1))
-        self.skip = nn.Parameter(torch.ones(inner))
-        self.leave = Linear(inner, d_model, bias=False)
-        self._start_delta()
+        self.in_proj = Linear(d_model, 2 * inner, bias=False)
+        self.conv1d = nn.Conv1d(inner, inner, conv_kernel, groups=inner)
+        self.x_proj = Linear(inner, self.rank + 2 * state_dim, bias=False)
+        self.dt_proj = Linear(self.rank, inner)
+        self.A_log = nn.Parameter(torch.arange(1.0, state_dim + 1).log().repeat(inner, 1))
+        self.D = nn.Parameter(torch.ones(inner))
+        self.out_proj = Linear(inner, d_model, bias=False)
+        self._init_dt()
 
-    def _start_delta(self) -> None:
-        """softplus(bias) log-uniform in [0.001, 0.1]: channels that forget at many paces."""
-        nn.init.uniform_(self.delta.weight, -(self.rank**-0.5), self.rank**-0.5)
-        pace = torch.empty_like(self.delta.bias).uniform_(math.log(1e-3), math.log(1e-1)).exp()
+    def _init_dt(self) -> None:
+        """softplus(bias) log-uniform in [0.001, 0.1]: channels with many different time scales."""
+        nn.init.uniform_(self.dt_proj.weight, -(self.rank**-0.5), self.rank**-0.5)
+        dt = torch.empty_like(self.dt_proj.bias).uniform_(math.log(1e-3), math.log(1e-1)).exp()
         with torch.no_grad():
-            self.delta.bias.copy_(pace + torch.log(-torch.expm1(-pace)))
+            self.dt_proj.bias.copy_(dt + torch.log(-torch.expm1(-dt)))  # inverse softplus
 
-    def start(self, batch: int) -> MixerState:
-        """Nothing has been read."""
-        inner, tail = len(self.skip), self.convolution.kernel_size[0] - 1
-        window = self.skip.new_zeros(batch, inner, tail)
-        return MixerState(window, self.skip.new_zeros(batch, inner, self.state_dim))
+    def init_state(self, batch: int) -> StateSpaceState:
+        """The state before the first token: zeros."""
+        inner, tail = len(self.D), self.conv1d.kernel_size[0] - 1
+        window = self.D.new_zeros(batch, inner, tail)
+        return StateSpaceState(window, self.D.new_zeros(batch, inner, self.state_dim))
 
     def forward(
-        self, x: Sequence, mask: Mask | None = None, past: MixerState | None = None
-    ) -> tuple[Sequence, MixerState]:
-        """`mask` is True for real tokens; without one all are. Outputs at padding are zeros."""
+        self, x: Sequence, mask: Mask | None = None, state: StateSpaceState | None = None
+    ) -> tuple[Sequence, StateSpaceState]:
+        """`mask` is True for real tokens; None: all are real. Outputs at padding are zeros."""
         if mask is None:
-            return self._read(x, None, past)
-        place = compact(mask)
-        index = place[..., None].expand_as(x)
+            return self._forward(x, None, state)
+        index = compact(mask)[..., None].expand_as(x)
         real = torch.zeros_like(x).scatter(1, index, x.masked_fill(~mask[..., None], 0.0))
-        y, state = self._read(real, mask.sum(1), past)
+        y, state = self._forward(real, mask.sum(1), state)
         return y.gather(1, index).masked_fill(~mask[..., None], 0.0), state
 
-    def _read(
-        self, x: Sequence, lengths: Int[Tensor, " batch"] | None, past: MixerState | None
-    ) -> tuple[Sequence, MixerState]:
-        """Rows whose first `lengths` tokens are real, or all."""
-        u, gate = self.enter(x).chunk(2, dim=-1)
-        u, window = self._convolve(u, lengths, None if past is None else past.window)
+    def _forward(
+        self, x: Sequence, lengths: Int[Tensor, " batch"] | None, state: StateSpaceState | None
+    ) -> tuple[Sequence, StateSpaceState]:
+        """For rows whose first `lengths` tokens are real; None: all tokens are."""
+        u, z = self.in_proj(x).chunk(2, dim=-1)
+        u, window = self._convolve(u, lengths, None if state is None else state.window)
         u = silu(u)
-        low, b, c = self.select(u).split([self.rank, self.state_dim, self.state_dim], dim=-1)
-        delta = self.delta(low)
-        hidden = None if past is None else past.hidden
+        dt, b, c = self.x_proj(u).split([self.rank, self.state_dim, self.state_dim], dim=-1)
+        delta = self.dt_proj(dt)
+        hidden = None if state is None else state.hidden
         y, hidden = self._scan(u, delta, b, c, lengths, hidden)
-        return self.leave(y.to(gate.dtype) * silu(gate)), MixerState(window, hidden)
+        return self.out_proj(y.to(z.dtype) * silu(z)), StateSpaceState(window, hidden)
 
     def _convolve(
         self,
@@ -107,62 +103,68 @@ class StateSpace(nn.Module):
         lengths: Int[Tensor, " batch"] | None,
         window: Float[Tensor, "batch inner tail"] | None,
     ) -> tuple[Inner, Float[Tensor, "batch inner tail"]]:
-        """(each token with those just before it, the last real inputs)"""
-        tail = self.convolution.kernel_size[0] - 1
+        """(causal convolution of u, its last real inputs)"""
+        tail = self.conv1d.kernel_size[0] - 1
         u = u.transpose(1, 2)
-        seen = pad(u, (tail, 0)) if window is None else torch.cat([window.to(u.dtype), u], dim=-1)
-        mixed = self.convolution(seen).transpose(1, 2)
-        if lengths is None:  # the tail alone: a view would keep the whole text alive
-            return mixed, seen[..., u.shape[-1] :].clone()
+        inputs = pad(u, (tail, 0)) if window is None else torch.cat([window.to(u.dtype), u], dim=-1)
+        mixed = self.conv1d(inputs).transpose(1, 2)
+        if lengths is None:  # a clone: a view would keep all inputs in memory
+            return mixed, inputs[..., u.shape[-1] :].clone()
         last = lengths[:, None] + torch.arange(tail, device=u.device)
-        return mixed, seen.gather(2, last[:, None].expand(-1, u.shape[1], -1))
+        return mixed, inputs.gather(2, last[:, None].expand(-1, u.shape[1], -1))
 
     def _scan(
         self,
         u: Inner,
         delta: Inner,
-        b: Choice,
-        c: Choice,
+        b: StateInput,
+        c: StateInput,
         lengths: Int[Tensor, " batch"] | None,
         hidden: Hidden | None,
     ) -> tuple[Inner, Hidden]:
-        """(y, the last h), in single precision at least: small paces add up over long texts."""
-        wide = torch.promote_types(u.dtype, torch.float32)
+        """(y, the last h), at least in float32: small values of Delta add up over long sequences."""
+        dtype = torch.promote_types(u.dtype, torch.float32)
         with torch.autocast(u.device.type, enabled=False):
-            u, b, c = u.to(wide), b.to(wide), c.to(wide)
-            delta = softplus(delta.to(wide))
-            if lengths is not None:  # no time passes over padding: h stays as it is
+            u, b, c = u.to(dtype), b.to(dtype), c.to(dtype)
+            delta = softplus(delta.to(dtype))
+            if lengths is not None:  # Delta = 0 at padding: h does not change there
                 real = torch.arange(u.shape[1], device=u.device) < lengths[:, None]
                 delta = delta * real[..., None]
             if hidden is None:
                 hidden = u.new_zeros(u.shape[0], u.shape[2], self.state_dim)
-            a = -torch.exp(self.a_log.to(wide))
-            y, last = SelectiveScan.apply(delta, a, delta * u, b, c, hidden.to(wide))
-            return y + self.skip.to(wide) * u, last
+            a = -torch.exp(self.A_log.to(dtype))
+            y, last = SelectiveScan.apply(delta, a, delta * u, b, c, hidden.to(dtype))
+            return y + self.D.to(dtype) * u, last
 
 
 def compact(mask: Mask) -> Int[Tensor, "batch length"]:
-    """Where each token goes if the real ones move to the front, in order, the padding behind them."""
+    """New index of each token if the real ones move to the front, in order, and padding to the end."""
     padding = mask.sum(1, keepdim=True) + (~mask).cumsum(1)
     return torch.where(mask, mask.cumsum(1), padding) - 1
 
 
 class SelectiveScan(torch.autograd.Function):
-    """y_t = C_t . h_t and the last h, with h_t = exp(Delta_t A) h_(t-1) + B_t u_t (u times Delta by now)
+    """y_t = C_t . h_t and the last h, with h_t = exp(Delta_t A) h_(t-1) + B_t u_t (u is Delta u here)
 
-    The gradient of h, g_t = C_t dy_t + exp(Delta_(t+1) A) g_(t+1), is a scan, too, from the end to the
-    start. Written out, so that of what is as large as every h of every token only two are kept.
+    The gradient of h, g_t = C_t dy_t + exp(Delta_(t+1) A) g_(t+1), is a reverse scan. It is written out
+    so that the forward pass saves only two tensors of shape [batch length inner state].
     """
 
     @staticmethod
     def forward(
-        ctx: Any, delta: Inner, a: Matrix, u: Inner, b: Choice, c: Choice, start: Hidden
+        ctx: Any,
+        delta: Inner,
+        a: StateMatrix,
+        u: Inner,
+        b: StateInput,
+        c: StateInput,
+        initial: Hidden,
     ) -> tuple[Inner, Hidden]:
-        keep = torch.exp(delta[..., None] * a)
+        decay = torch.exp(delta[..., None] * a)
         h = u[..., None] * b[:, :, None]
-        scan(keep, h, start)
-        ctx.save_for_backward(delta, a, u, b, c, start, keep, h)
-        return over_state(h, c), h[:, -1].clone()
+        scan(decay, h, initial)
+        ctx.save_for_backward(delta, a, u, b, c, initial, decay, h)
+        return contract_state(h, c), h[:, -1].clone()
 
     @staticmethod
     @once_differentiable
@@ -175,70 +177,73 @@ class SelectiveScan(torch.autograd.Function):
         dy: Inner,
         dlast: Hidden,
         delta: Inner,
-        a: Matrix,
+        a: StateMatrix,
         u: Inner,
-        b: Choice,
-        c: Choice,
-        start: Hidden,
-        keep: Steps,
-        h: Steps,
-    ) -> tuple[Inner, Matrix, Inner, Choice, Choice, Hidden]:
-        """Of delta, a, u, b, c and start."""
+        b: StateInput,
+        c: StateInput,
+        initial: Hidden,
+        decay: HiddenSequence,
+        h: HiddenSequence,
+    ) -> tuple[Inner, StateMatrix, Inner, StateInput, StateInput, Hidden]:
+        """Gradients of delta, a, u, b, c and initial."""
         g = dy[..., None] * c[:, :, None]
         g[:, -1] += dlast
-        scan(keep[:, 1:], g[:, :-1], g[:, -1], back=True)
-        dc, db, du = over_inner(h, dy), over_inner(g, u), over_state(g, b)
-        g *= keep
-        dstart = g[:, 0].clone()
+        scan(decay[:, 1:], g[:, :-1], g[:, -1], reverse=True)
+        dc, db, du = contract_inner(h, dy), contract_inner(g, u), contract_state(g, b)
+        g *= decay
+        dinitial = g[:, 0].clone()
         g[:, 1:] *= h[:, :-1]
-        g[:, 0] *= start  # g is the gradient of the exponent, Delta A, by now
+        g[:, 0] *= initial  # from here on, g is the gradient of the exponent Delta A
         ddelta = torch.einsum("blis,is->bli", g, a)
         da = g.mul_(delta[..., None]).sum((0, 1))
-        return ddelta, da, du, db, dc, dstart
+        return ddelta, da, du, db, dc, dinitial
 
 
-def over_state(x: Steps, weights: Choice) -> Inner:
-    """Sum over the state, with weights."""
+def contract_state(x: HiddenSequence, weights: StateInput) -> Inner:
+    """Weighted sum over the state dimension."""
     return (x @ weights[..., None])[..., 0]
 
 
-def over_inner(x: Steps, weights: Inner) -> Choice:
-    """Sum over the channels, with weights."""
+def contract_inner(x: HiddenSequence, weights: Inner) -> StateInput:
+    """Weighted sum over the inner channels."""
     return (weights[:, :, None] @ x)[:, :, 0]
 
 
-def scan(keep: Steps, h: Steps, start: Hidden, back: bool = False) -> None:
-    """h_t <- keep_t h_(t-1) + h_t in place, or h_t <- keep_t h_(t+1) + h_t; 0 <= keep <= 1.
+def scan(decay: HiddenSequence, h: HiddenSequence, initial: Hidden, reverse: bool = False) -> None:
+    """h_t <- decay_t h_(t-1) + h_t in place, or in reverse h_t <- decay_t h_(t+1) + h_t; 0 <= decay <= 1.
 
-    About 2 CHUNK log_CHUNK(length) steps: each chunk's whole effect first (h -> total h + end), all
-    chunks side by side; a scan over these gives the state before every chunk; from there all go side
-    by side again. Products of numbers up to 1 may vanish but never overflow: no logarithm is needed.
+    About 2 CHUNK log_CHUNK(length) sequential steps: first reduce every chunk, all in parallel, to the map
+    h -> total h + end; a scan over these maps gives the state before every chunk; then scan all chunks in
+    parallel from there. Products of numbers up to 1 may underflow but never overflow: no logarithms needed.
     """
-    whole = keep.shape[1] // CHUNK * CHUNK
-    if whole <= CHUNK:
-        walk(keep[:, None], h[:, None], start[:, None], back)
+    chunked = decay.shape[1] // CHUNK * CHUNK  # tokens in full chunks
+    if chunked <= CHUNK:
+        scan_chunks(decay[:, None], h[:, None], initial[:, None], reverse)
         return
-    rest = keep[:, None, whole:], h[:, None, whole:]
-    if back and whole < keep.shape[1]:
-        walk(*rest, start[:, None], back)
-        start = h[:, whole]
-    keeps, hs = (x[:, :whole].unflatten(1, (-1, CHUNK)) for x in (keep, h))
-    first, *others = reversed(range(CHUNK)) if back else range(CHUNK)
-    total, end = keeps[:, :, first].clone(), hs[:, :, first].clone()
+    rest = decay[:, None, chunked:], h[:, None, chunked:]
+    if reverse and chunked < decay.shape[1]:
+        scan_chunks(*rest, initial[:, None], reverse)
+        initial = h[:, chunked]
+    decays, hs = (x[:, :chunked].unflatten(1, (-1, CHUNK)) for x in (decay, h))
+    first, *others = reversed(range(CHUNK)) if reverse else range(CHUNK)
+    total, end = decays[:, :, first].clone(), hs[:, :, first].clone()
     for t in others:
-        total *= keeps[:, :, t]
-        torch.addcmul(hs[:, :, t], keeps[:, :, t], end, out=end)
-    scan(total, end, start, back)
-    before = [end[:, 1:], start[:, None]] if back else [start[:, None], end[:, :-1]]
-    walk(keeps, hs, torch.cat(before, dim=1), back)
-    if not back and whole < keep.shape[1]:
-        walk(*rest, h[:, None, whole - 1], back)
+        total *= decays[:, :, t]
+        torch.addcmul(hs[:, :, t], decays[:, :, t], end, out=end)
+    scan(total, end, initial, reverse)
+    before = [end[:, 1:], initial[:, None]] if reverse else [initial[:, None], end[:, :-1]]
+    scan_chunks(decays, hs, torch.cat(before, dim=1), reverse)
+    if not reverse and chunked < decay.shape[1]:
+        scan_chunks(*rest, h[:, None, chunked - 1], reverse)
 
 
-def walk(
-    keep: Chunks, h: Chunks, last: Float[Tensor, "batch chunks inner state"], back: bool
+def scan_chunks(
+    decay: HiddenChunks,
+    h: HiddenChunks,
+    last: Float[Tensor, "batch chunks inner state"],
+    reverse: bool,
 ) -> None:
-    """The same, one step after another, in every chunk at once."""
-    times = range(keep.shape[2])
-    for t in reversed(times) if back else times:
-        last = torch.addcmul(h[:, :, t], keep[:, :, t], last, out=h[:, :, t])
+    """The same recurrence step by step, in all chunks in parallel; `last` is the state before each."""
+    times = range(decay.shape[2])
+    for t in reversed(times) if reverse else times:
+        last = torch.addcmul(h[:, :, t], decay[:, :, t], last, out=h[:, :, t])

@@ -1,4 +1,4 @@
-"""A model's weights as a safetensors file. No pickle is ever read."""
+"""Save a model's weights to a safetensors file, and load them. No pickle is ever loaded."""
 
 import json
 from pathlib import Path
@@ -13,18 +13,18 @@ from regard.errors import UserError
 from regard.models.interface import Model
 
 
-def weights(model: Model) -> dict[str, Tensor]:
-    """Every parameter once, under its first name, even if two parts of the model share it."""
+def state_tensors(model: Model) -> dict[str, Tensor]:
+    """Every parameter once, under its first name, even if two modules share it."""
     return {name: parameter.detach() for name, parameter in model.named_parameters()}
 
 
 def save(path: Path, tensors: dict[str, Tensor], record: dict[str, object]) -> None:
-    """Tensors and a JSON record in one file, written in one move."""
-    whole = {name: tensor.detach().contiguous().cpu() for name, tensor in tensors.items()}
+    """Write tensors and a JSON record to one file, atomically."""
+    contiguous = {name: tensor.detach().contiguous().cpu() for name, tensor in tensors.items()}
     metadata = {"regard": json.dumps(record)}
     try:
-        files.write_with(path, lambda temporary: save_file(whole, temporary, metadata))
-    except SafetensorError as error:  # a full disk, say: safetensors has errors of its own
+        files.write_with(path, lambda temporary: save_file(contiguous, temporary, metadata))
+    except SafetensorError as error:  # for example a full disk: it is no OSError
         raise UserError(f"{path} cannot be written: {error}") from None
 
 
@@ -37,24 +37,26 @@ def read(path: Path) -> tuple[dict[str, Tensor], dict]:
     except FileNotFoundError:
         raise UserError(f"there is no file {path}") from None
     except (SafetensorError, OSError) as error:
-        raise UserError(f"{path} is damaged or is no safetensors file: {error}") from None
+        raise UserError(f"{path} is damaged or not a safetensors file: {error}") from None
     except (KeyError, ValueError):
         raise UserError(f"{path} was not written by regard") from None
 
 
-def fill(model: Model, tensors: dict[str, Tensor], path: Path) -> None:
-    """Put the tensors into the model, or say how they do not fit."""
-    wanted = weights(model)
-    missing = [name for name in wanted if name not in tensors]
-    foreign = [name for name in tensors if name not in wanted]
-    shapes = [n for n in wanted if n in tensors and wanted[n].shape != tensors[n].shape]
-    if missing or foreign or shapes:
-        example = (missing + foreign + shapes)[0]
+def load_tensors(model: Model, tensors: dict[str, Tensor], path: Path) -> None:
+    """Copy the tensors, read from `path`, into the model's parameters."""
+    parameters = state_tensors(model)
+    missing = [name for name in parameters if name not in tensors]
+    unexpected = [name for name in tensors if name not in parameters]
+    mismatched = [
+        name for name, p in parameters.items() if name in tensors and p.shape != tensors[name].shape
+    ]
+    if missing or unexpected or mismatched:
+        example = (missing + unexpected + mismatched)[0]
         raise UserError(
-            f"{path} does not belong to this run's config.toml and tokenizer.json: {len(missing)} "
-            f"tensors missing, {len(foreign)} unknown, {len(shapes)} of another shape "
-            f'(for example "{example}"). It is another run\'s, or another version of regard wrote it'
+            f"{path} does not match this run's config.toml and tokenizer.json: {len(missing)} tensors "
+            f"missing, {len(unexpected)} unexpected, {len(mismatched)} of another shape (for example "
+            f'"{example}"). It belongs to another run, or another version of regard wrote it'
         )
     with torch.no_grad():
-        for name, parameter in wanted.items():
+        for name, parameter in parameters.items():
             parameter.copy_(tensors[name])

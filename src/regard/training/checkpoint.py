@@ -40,7 +40,7 @@ def save(folder: Path, progress: Progress, update: Update) -> None:
     tensors = {
         f"{part}.{name}": tensor
         for part, model in parts(update).items()
-        for name, tensor in weights.weights(model).items()
+        for name, tensor in weights.state_tensors(model).items()
     }
     for name, parameter in update.model.named_parameters():
         for key, value in update.optimizer.state[parameter].items():
@@ -56,7 +56,7 @@ def restore(folder: Path, update: Update) -> Progress:
     path = folder / FILE
     tensors, record = weights.read(path)
     for part, model in parts(update).items():
-        weights.fill(model, group(tensors, f"{part}."), path)
+        weights.load_tensors(model, group(tensors, f"{part}."), path)
     update.refresh()
     parameters = dict(update.model.named_parameters())
     try:

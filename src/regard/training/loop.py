@@ -158,7 +158,7 @@ class Loop:
             self.display.say(f"nothing better in {place.looks_since_best} looks: stopping")
         if better:
             record = {"step": place.step, "loss": val.loss}
-            best = weights.weights(self.update.averaged)
+            best = weights.state_tensors(self.update.averaged)
             weights.save(self.folder / "model.safetensors", best, record)
         checkpoint.save(self.folder, place, self.update)
         self.since = (place.tokens, time.perf_counter())

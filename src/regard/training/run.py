@@ -20,7 +20,7 @@ from regard.config import Config
 from regard.diagrams import draw
 from regard.errors import UserError
 from regard.evaluation import greedy_bleu
-from regard.models import Adopted, Model, adopt, build
+from regard.models import Model, PretrainedCheckpoint, build, load_pretrained
 from regard.text import cache, corpus
 from regard.text.batch import BatchSampler, DeviceDataset, EncodedPairs
 from regard.text.corpus import Corpus
@@ -89,12 +89,16 @@ def trained(
         console.print(line, highlight=False)
     torch.manual_seed(config.seed)
     # Before the folder is begun: a name may be wrong.
-    adopted = None if resume else adoption(config, console)
+    pretrained = None if resume else adoption(config, console)
     if not (folder / "config.toml").is_file():
         files.write(folder / "config.toml", config.to_toml())
     if device != "cpu":
         torch.set_float32_matmul_precision("high")  # tf32: the loss cannot tell, the clock can
-    tokenizers, model = adopted.keep(folder) if adopted else built(config, data, folder, ancestor)
+    if pretrained:
+        pretrained.save(folder)
+        tokenizers, model = pretrained.tokenizers, pretrained.model
+    else:
+        tokenizers, model = built(config, data, folder, ancestor)
     model = model.to(device)
     origin = ancestor.give(model, tokenizers, data) if ancestor else None
     for line in origin.told if origin else ():
@@ -213,13 +217,13 @@ def beginning(folder: Path) -> dict[str, Any]:
     return json.loads(first) if first else {}
 
 
-def adoption(config: Config, console: Console) -> Adopted | None:
+def adoption(config: Config, console: Console) -> PretrainedCheckpoint | None:
     """What a run begins with that others have trained."""
     if not config.is_pretrained:
         return None
-    adopted = adopt(config.model, config.tokenizer)
+    checkpoint = load_pretrained(config.model, config.tokenizer)
     told = "the tokenizer is the model's own, whatever [tokenizer] says of a vocabulary"
-    longest = adopted.tokenizers.max_tokens
+    longest = checkpoint.tokenizers.max_tokens
     if longest < config.tokenizer.max_tokens:
         told += f"; texts have {longest} tokens at most, as the model has no places for more"
     console.print(told, highlight=False, markup=False)
@@ -228,7 +232,7 @@ def adoption(config: Config, console: Console) -> Adopted | None:
         usual = f'{tune.usual_learning_rate:g} is usual with tune = "{tune.kind}"'
         told = f"training.learning_rate is {rate:g}, and {usual}"
         console.print(f"{told}: more may undo what the model knows", highlight=False, markup=False)
-    return adopted
+    return checkpoint
 
 
 def built(

@@ -1,0 +1,256 @@
+"""Load a Hugging Face checkpoint as a model behind our interface, its vocabulary in our order.
+
+A run folder keeps all that rebuilds the model without the checkpoint, in architecture.json. A parity check
+compares the logits of the model with those of the checkpoint.
+"""
+
+import json
+from dataclasses import asdict, dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from regard import config, files
+from regard.errors import UserError
+from regard.models.hub import auto_class, import_transformers, load_checkpoint, quiet
+from regard.models.pretrained import (
+    SUPPRESSED_LOGIT,
+    Pretrained,
+    PretrainedDecoder,
+    PretrainedEncoderDecoder,
+)
+from regard.models.tuning import tune
+from regard.text.batch import pad
+from regard.text.pretrained import PretrainedTokenizer
+from regard.text.tokenizer import TokenizerPair
+from regard.text.vocabulary import BOS, EOS, PAD, SPECIAL_TOKENS, UNK
+
+FILE = "architecture.json"
+MIN_TEXT_LENGTH = 8  # tokens; a model whose context allows fewer is refused
+TOLERANCE = 1e-3  # of the largest logit: two float32 computations of it may differ by this much
+
+
+@dataclass(frozen=True)
+class Architecture:
+    """Everything but the weights."""
+
+    hf_config: dict[str, Any]
+    """Hugging Face's config."""
+    logit_scale: float
+    """Factor on the features before the output projection."""
+    suppressed_ids: list[int]
+    """Ids of ours that the checkpoint has no token for, or never generates."""
+
+    def build(self) -> Pretrained:
+        """The model, its weights not yet loaded."""
+        hf_config = config_from_dict(self.hf_config)
+        with quiet():
+            hf_model = auto_class(hf_config).from_config(hf_config, trust_remote_code=False).float()
+        is_pair = hf_config.is_encoder_decoder
+        model_class = PretrainedEncoderDecoder if is_pair else PretrainedDecoder
+        return model_class(hf_model, self.logit_scale, self.suppressed_ids)
+
+    def save(self, folder: Path) -> None:
+        files.write(folder / FILE, json.dumps(asdict(self), indent=1, ensure_ascii=False))
+
+    @classmethod
+    def load(cls, folder: Path) -> "Architecture":
+        try:
+            return cls(**json.loads((folder / FILE).read_text("utf-8")))
+        except (OSError, ValueError, TypeError) as error:
+            raise UserError(f"{folder / FILE} is missing or damaged: {error}") from None
+
+
+def config_from_dict(record: dict[str, Any]) -> Any:
+    classes = import_transformers().models.auto.configuration_auto.CONFIG_MAPPING
+    if record.get("model_type") not in classes:
+        raise UserError(
+            f'this version of transformers has no model type "{record.get("model_type")}": update it'
+        )
+    return classes[record["model_type"]].from_dict(record)
+
+
+@dataclass(frozen=True)
+class PretrainedCheckpoint:
+    """A checkpoint as a run starts from it."""
+
+    tokenizers: TokenizerPair
+    model: Pretrained
+    architecture: Architecture
+
+    def save(self, folder: Path) -> None:
+        """Write to `folder` everything but the weights."""
+        self.architecture.save(folder)
+        self.tokenizers.save(folder / "tokenizer.json")
+
+
+def load_pretrained(
+    table: config.Pretrained, text: config.PretrainedTokenizer
+) -> PretrainedCheckpoint:
+    """The model that a [model] table names, with its weights and its tokenizers."""
+    original, hf_tokenizer = load_checkpoint(table.name)
+    tokenizers, bos_row = convert_tokenizer(original, hf_tokenizer, table, text)
+    tokenizers = replace(tokenizers, max_tokens=max_text_length(original.config, text))
+    order = tokenizers.target.row_order(bos_row)  # type: ignore[attr-defined]
+    parity = ParityCheck(original, order)
+    permute_vocabulary(original, order)
+    suppressed_ids = [PAD, BOS, *([UNK] if order[UNK] == order[EOS] else [])]
+    architecture = Architecture(portable_config(original.config), 1.0, suppressed_ids)
+    model = architecture.build().eval()
+    model.hf_model.load_state_dict(original.state_dict())
+    if model.bias is not None:
+        model.bias.data.copy_(original.final_logits_bias[0])
+    model.logit_scale = parity.fit_scale(model)
+    parity.check(model, table.name)
+    tune(model.hf_model, table.tune)
+    architecture = replace(architecture, logit_scale=model.logit_scale)
+    return PretrainedCheckpoint(tokenizers, model, architecture)
+
+
+def rebuild(table: config.Pretrained, folder: Path) -> Pretrained:
+    """The model of a run folder, its weights not yet loaded."""
+    model = Architecture.load(folder).build()
+    tune(model.hf_model, table.tune)
+    return model
+
+
+def convert_tokenizer(
+    original: Any, hf_tokenizer: Any, table: config.Pretrained, text: config.PretrainedTokenizer
+) -> tuple[TokenizerPair, int]:
+    """The tokenizers of both sides, and the embedding row that the checkpoint reads as BOS of a target."""
+    rows = original.get_input_embeddings().weight.shape[0]
+    eos, unk = hf_tokenizer.eos_token_id, hf_tokenizer.unk_token_id
+    if eos >= rows:
+        raise UserError(
+            f'the end-of-sequence token of "{table.name}" has no row in its embedding matrix'
+        )
+    has_unk = unk is not None and unk != eos and unk < rows
+    backend = hf_tokenizer.backend_tokenizer
+    make_tokenizer = partial(
+        PretrainedTokenizer,
+        backend.to_str(),
+        rows,
+        eos,
+        unk if has_unk else None,
+        text.lowercase,
+    )
+    added = hf_tokenizer("").input_ids
+    head = [backend.id_to_token(i) for i in (added[:-1] if added[-1:] == [eos] else added)]
+    if original.config.is_encoder_decoder:
+        bos = original.config.decoder_start_token_id
+        sides = make_tokenizer(head, table.prefix), make_tokenizer(head)
+        return TokenizerPair(*sides, text.max_tokens), eos if bos is None else bos
+    # A space at the end of the separator belongs to the first word of the target.
+    separator = table.separator.rstrip(" ") or table.separator
+    space = table.separator.removeprefix(separator)
+    *tail, last = make_tokenizer().tokenize_plain(separator)
+    sides = make_tokenizer(head, table.prefix, tail), make_tokenizer((), space)
+    return TokenizerPair(*sides, text.max_tokens), backend.token_to_id(last)
+
+
+def max_text_length(hf_config: Any, text: config.PretrainedTokenizer) -> int:
+    """The limit on a text's tokens: tokenizer.max_tokens, or if that is unset, what the context allows."""
+    context = getattr(hf_config.get_text_config(), "max_position_embeddings", None)
+    texts, formula = 1, "tokenizer.max_tokens + 1"
+    if not hf_config.is_encoder_decoder:
+        texts, formula = 2, "2 (tokenizer.max_tokens + 1), for source and target"
+    longest = texts * (text.max_tokens + 1)
+    if context is None or longest <= context:
+        return text.max_tokens
+    if text.changed("max_tokens"):
+        raise UserError(
+            f"the context of this model is {context} tokens, and it may need {longest} ({formula}): lower "
+            "tokenizer.max_tokens"
+        )
+    if context // texts - 1 < MIN_TEXT_LENGTH:
+        raise UserError(
+            f"the context of this model is {context} tokens, too short for a sentence: choose another"
+        )
+    return context // texts - 1
+
+
+@torch.no_grad()
+def permute_vocabulary(original: Any, order: list[int]) -> None:
+    """Row i of every tensor with a row for each token becomes the former row order[i]."""
+    with quiet():
+        original.resize_token_embeddings(len(order), mean_resizing=False)
+    head = original.get_output_embeddings()
+    bias = getattr(original, "final_logits_bias", None)
+    tensors = [original.get_input_embeddings().weight, head.weight, head.bias]
+    tensors.append(None if bias is None else bias[0])
+    for tensor in {id(tensor): tensor for tensor in tensors if tensor is not None}.values():
+        tensor.copy_(tensor[order])
+    ids = {"pad": PAD, "bos": BOS, "eos": EOS, "unk": UNK, "decoder_start": BOS}
+    for hf_config in (original.config, original.config.get_text_config()):
+        for name, token_id in ids.items():
+            if getattr(hf_config, f"{name}_token_id", None) is not None:
+                setattr(hf_config, f"{name}_token_id", token_id)
+
+
+def portable_config(hf_config: Any) -> dict[str, Any]:
+    """A config as plain data, without what names code to run or depends on where it came from."""
+    excluded = {"auto_map", "_name_or_path", "transformers_version", "torch_dtype", "dtype"}
+    excluded |= {"quantization_config"}  # the weights are float32 by now
+    return {name: value for name, value in hf_config.to_dict().items() if name not in excluded}
+
+
+class ParityCheck:
+    """The checkpoint's logits on a few tokens, in its original vocabulary, to compare the model with."""
+
+    LENGTHS = ((7, 5), (4, 3))  # of source and target
+
+    @torch.no_grad()
+    def __init__(self, original: Any, order: list[int]) -> None:
+        ids = torch.linspace(len(SPECIAL_TOKENS), len(order) - 1, 24).long().tolist()
+        rows = torch.tensor(order)
+        self.examples = []
+        for source_length, target_length in self.LENGTHS:
+            source = torch.tensor([[*ids[:source_length], EOS]])
+            target = torch.tensor([[BOS, *ids[-target_length:]]])
+            if original.config.is_encoder_decoder:
+                out = original(input_ids=rows[source], decoder_input_ids=rows[target])
+                expected = out.logits
+            else:
+                sequence = torch.cat([source[:, :-1], target], dim=1)
+                expected = original(input_ids=rows[sequence]).logits[:, source_length:]
+            self.examples.append((source[0].tolist(), target, expected[..., rows]))
+
+    def fit_scale(self, model: Pretrained) -> float:
+        """The c of expected = c W f + b by least squares, for a model whose logit_scale is 1."""
+        bias = model.output_projection[1]
+        allowed = bias > SUPPRESSED_LOGIT / 2
+        pairs = [(logits - bias, expected - bias) for logits, expected in self.logits(model)]
+        raw, expected = (
+            torch.cat([x[..., allowed].flatten() for x in side]).double()
+            for side in zip(*pairs, strict=True)
+        )
+        scale = float((raw * expected).sum() / (raw * raw).sum())
+        return 1.0 if abs(scale - 1) < TOLERANCE else scale
+
+    @torch.no_grad()
+    def logits(self, model: Pretrained) -> list[tuple[Tensor, Tensor]]:
+        """(the model's logits, the checkpoint's) of each example, the sources in one padded batch."""
+        source, mask = pad([source for source, _, _ in self.examples])
+        memory = model.encode(source, mask)
+        pairs = []
+        for row, (_, target, expected) in enumerate(self.examples):
+            state, steps = model.init_state(memory.select(torch.tensor([row]))), []
+            for token in target[0]:
+                logits, state = model.step(token[None], state)
+                steps.append(logits)
+            pairs.append((torch.stack(steps, dim=1), expected))
+        return pairs
+
+    def check(self, model: Pretrained, name: str) -> None:
+        """Raise an error unless the model, padded and step by step, has the logits of the checkpoint."""
+        allowed = model.output_projection[1] > SUPPRESSED_LOGIT / 2
+        for logits, expected in self.logits(model):
+            difference = (logits - expected)[..., allowed].abs().max()
+            if not difference <= TOLERANCE * expected.abs().max():
+                raise UserError(
+                    f'"{name}" is a {model.hf_model.config.model_type} model, which regard does not '
+                    f"reproduce exactly (logits differ by {difference:.2g}): choose another"
+                )
