@@ -122,12 +122,12 @@ def test_order_of_settings_does_not_matter(top, middle):
         "model.d_model=64",
     ]
     table = {"model": {"kind": "recurrent", "hidden_dim": 7, "attention": {"score": "additive"}}}
-    found = [
+    results = [
         presets.validate(presets.override(table, order), "x") for order in permutations(settings)
     ]
-    assert all(made == found[0] for made in found)
-    attention = found[0].model.attention
-    assert (attention.heads, attention.score.max_length, found[0].model.d_model) == (8, 31, 64)
+    assert all(result == results[0] for result in results)
+    attention = results[0].model.attention
+    assert (attention.heads, attention.score.max_length, results[0].model.d_model) == (8, 31, 64)
 
 
 @pytest.mark.parametrize(
@@ -241,19 +241,19 @@ def test_all_mistakes_are_listed_at_once():
     assert {line.split(":")[0].strip() for line in lines[1:]} == paths
 
 
-HEADS = {"kind": "transformer", "attention": {"heads": 3}}
+THREE_HEADS = {"kind": "transformer", "attention": {"heads": 3}}
 
 
 @pytest.mark.parametrize(
     ("model", "message"),
     [
         (
-            HEADS | {"d_model": 7},
+            THREE_HEADS | {"d_model": 7},
             "model: d_model (7) is not divisible by attention.heads (3): change",
         ),
-        (HEADS | {"d_model": 9, "position": "rotary"}, "head_dim must be even, not 3"),
+        (THREE_HEADS | {"d_model": 9, "position": "rotary"}, "head_dim must be even, not 3"),
         (
-            HEADS | {"d_model": 9, "position": {"kind": "interleaved", "nope_interval": 2}},
+            THREE_HEADS | {"d_model": 9, "position": {"kind": "interleaved", "nope_interval": 2}},
             "head_dim must be even, not 3",
         ),
     ],
@@ -305,10 +305,10 @@ def test_kinds_of_heads_round_trip_through_toml(tmp_path):
     latent = presets.load("case", ["model.kind=transformer", "model.attention=latent"])
     assert grouped.model.attention == config.MultiHead(kv_heads=2, window=5)
     assert latent.model.attention == config.Latent()
-    for made in (grouped, latent):
+    for changed in (grouped, latent):
         path = tmp_path / "config.toml"
-        path.write_text(made.to_toml(), "utf-8")
-        assert presets.load(str(path)) == made
+        path.write_text(changed.to_toml(), "utf-8")
+        assert presets.load(str(path)) == changed
 
 
 def test_latent_heads_of_odd_head_dim_may_be_rotary_since_they_rotate_rope_dim():
@@ -389,8 +389,8 @@ def test_impossible_transformers_are_rejected(model, message):
 
 
 def test_a_saved_state_space_config_with_every_default_written_out_is_valid():
-    made = presets.validate({"model": DECODER_ONLY}, "mine.toml")
-    assert presets.validate(tomllib.loads(made.to_toml()), "saved") == made
+    loaded = presets.validate({"model": DECODER_ONLY}, "mine.toml")
+    assert presets.validate(tomllib.loads(loaded.to_toml()), "saved") == loaded
     both = DECODER_ONLY | {"kind": "transformer", "attention": {"heads": 7}}
     assert presets.validate({"model": both}, "mine.toml").model.attention.heads == 7
 
@@ -398,22 +398,21 @@ def test_a_saved_state_space_config_with_every_default_written_out_is_valid():
 def test_a_factor_without_a_scaling_is_valid_as_the_baseline_of_a_comparison():
     settings = ["model.kind=transformer", "model.position.kind=rotary", "model.position.factor=4.0"]
     for scaling in SCALINGS:
-        made = presets.load("case", [*settings, f"model.position.scaling={scaling}"])
-        assert made.model.position == config.Rotary(scaling=scaling, factor=4.0)
+        loaded = presets.load("case", [*settings, f"model.position.scaling={scaling}"])
+        assert loaded.model.position == config.Rotary(scaling=scaling, factor=4.0)
 
 
-@pytest.mark.parametrize("choice", ["max_ratio=3", "max_extra=7"])
-def test_a_language_model_rejects_settings_about_the_source(choice):
-    own = ["data.kind=text", "data.train=a.txt", "data.val=a.txt", f"search.{choice}"]
-    name = choice.partition("=")[0]
+@pytest.mark.parametrize("setting", ["max_ratio=3", "max_extra=7"])
+def test_a_language_model_rejects_settings_about_the_source(setting):
+    settings = ["data.kind=text", "data.train=a.txt", "data.val=a.txt", f"search.{setting}"]
+    name = setting.partition("=")[0]
     message = rf"search\.{name} depends on the source length, and a language model has no source"
     with pytest.raises(UserError, match=message):
-        presets.load("case", own)
-    denoising = presets.load("case", [*own, "data.noise.mask_ratio=0.2"])
-    assert getattr(denoising.search, name) == float(choice.partition("=")[2])
-    assert (
-        presets.load("case", [*own[:3], "search.length_penalty=0.5"]).search.length_penalty == 0.5
-    )
+        presets.load("case", settings)
+    denoising = presets.load("case", [*settings, "data.noise.mask_ratio=0.2"])
+    assert getattr(denoising.search, name) == float(setting.partition("=")[2])
+    language_model = presets.load("case", [*settings[:3], "search.length_penalty=0.5"])
+    assert language_model.search.length_penalty == 0.5
 
 
 OLD_KEYS = {  # a config that uses the table, by the table's name
@@ -439,7 +438,7 @@ CONTEXTS = [  # every kind of table, so that each renamed key has one that knows
 
 
 @pytest.mark.parametrize("old", renamed.KEYS)
-def test_an_old_key_is_answered_with_the_new_one(old):
+def test_the_error_for_an_old_key_names_the_new_one(old):
     table, _, key = old.partition(".")
     setting, new = OLD_KEYS[table].format(key), renamed.KEYS[old]
     messages = []
@@ -452,7 +451,7 @@ def test_an_old_key_is_answered_with_the_new_one(old):
 
 
 @pytest.mark.parametrize("path", renamed.VALUES)
-def test_an_old_value_is_answered_with_the_new_one(path):
+def test_the_error_for_an_old_value_names_the_new_one(path):
     for old, new in renamed.VALUES[path].items():
         messages = []
         for context in CONTEXTS:
@@ -463,7 +462,7 @@ def test_an_old_value_is_answered_with_the_new_one(path):
 
 
 @pytest.mark.parametrize("old", renamed.PRESETS)
-def test_an_old_preset_is_answered_with_the_new_one(old):
+def test_the_error_for_an_old_preset_names_the_new_one(old):
     assert renamed.PRESETS[old] in presets.names()
     with pytest.raises(UserError, match=f'now called "{renamed.PRESETS[old]}"'):
         presets.load(old)
@@ -479,12 +478,12 @@ def test_base_inherits_and_a_new_kind_resets_its_table(tmp_path):
     )
     child = tmp_path / "child.toml"
     child.write_text('base = "parent.toml"\n[model.encoder]\nlayers = 3\n', "utf-8")
-    made = presets.load(str(child))
-    model = made.model
-    assert (made.seed, model.hidden_dim, model.embedding_dim) == (7, 31, 13)
+    loaded = presets.load(str(child))
+    model = loaded.model
+    assert (loaded.seed, model.hidden_dim, model.embedding_dim) == (7, 31, 13)
     assert (model.attention.kq_dim, model.attention.score.kind) == (5, "dot")
     assert model.encoder.layers == 3
-    assert "base" not in tomllib.loads(made.to_toml())
+    assert "base" not in tomllib.loads(loaded.to_toml())
     child.write_text('base = "parent.toml"\n[model]\nkind = "transformer"\n', "utf-8")
     assert presets.load(str(child)).model == config.Transformer()
     child.write_text('base = "case-rnn"\nseed = 3\n', "utf-8")
@@ -535,13 +534,14 @@ def test_suggest_offers_only_a_close_spelling():
 @pytest.mark.parametrize("kind", ["characters", "words", "bpe"])
 def test_a_pretrained_model_drops_vocabulary_settings_of_the_tokenizer(kind):
     table = {"kind": kind, "lowercase": True, "max_tokens": 31, "joint": True}
-    made = Config.model_validate({"tokenizer": table, "model": {"kind": "pretrained", "name": "x"}})
-    assert made.is_pretrained
-    assert made.tokenizer == config.PretrainedTokenizer(lowercase=True, max_tokens=31)
-    alone = Config.model_validate({"tokenizer": kind, "model": {"kind": "pretrained", "name": "x"}})
-    assert alone.tokenizer == config.PretrainedTokenizer()
-    again = Config.model_validate({"tokenizer": made.tokenizer, "model": made.model})
-    assert again.tokenizer == made.tokenizer
+    model = {"kind": "pretrained", "name": "x"}
+    loaded = Config.model_validate({"tokenizer": table, "model": model})
+    assert loaded.is_pretrained
+    assert loaded.tokenizer == config.PretrainedTokenizer(lowercase=True, max_tokens=31)
+    default = Config.model_validate({"tokenizer": kind, "model": model})
+    assert default.tokenizer == config.PretrainedTokenizer()
+    again = Config.model_validate({"tokenizer": loaded.tokenizer, "model": loaded.model})
+    assert again.tokenizer == loaded.tokenizer
 
 
 def test_an_unknown_tokenizer_key_is_rejected_whatever_the_model():
@@ -550,7 +550,7 @@ def test_an_unknown_tokenizer_key_is_rejected_whatever_the_model():
         presets.load("case", settings)
 
 
-def test_swapping_the_model_is_the_only_change():
+def test_every_preset_accepts_a_pretrained_model_without_other_changes():
     for name in presets.names():
         swapped = presets.load(name, ["model.kind=pretrained", "model.name=x", "model.tune=lora"])
         assert swapped.is_pretrained

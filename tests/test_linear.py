@@ -1,4 +1,4 @@
-"""A linear map is PyTorch's, whatever layout it is computed in."""
+"""Linear layers equal PyTorch's with every backend."""
 
 import pickle
 from copy import deepcopy
@@ -21,17 +21,17 @@ def layer() -> Linear:
 
 
 @pytest.mark.parametrize("shape", [(1,), (3, 1), (MIN_OUTPUTS // OUTPUTS + 1,), (5, 2, 23)])
-def test_it_is_torchs(layer, shape):
+def test_packed_equals_torch(layer, shape):
     x = torch.randn(*shape, INPUTS)
-    wanted = linear(x, layer.weight, layer.bias)
+    expected = linear(x, layer.weight, layer.bias)
     with torch.inference_mode():
-        torch.testing.assert_close(layer(x), wanted)
-    torch.testing.assert_close(layer(x), wanted)
+        torch.testing.assert_close(layer(x), expected)
+    torch.testing.assert_close(layer(x), expected)
 
 
 @pytest.mark.skipif(not can_pack(), reason="this PyTorch has no oneDNN")
 @pytest.mark.parametrize("fused", [True, False])
-def test_a_weight_that_is_trained_loses_its_blocks(layer, fused):
+def test_training_a_weight_drops_its_packed_copy(layer, fused):
     x = torch.randn(64, INPUTS)
     with torch.inference_mode():
         layer(x)
@@ -43,14 +43,14 @@ def test_a_weight_that_is_trained_loses_its_blocks(layer, fused):
         torch.testing.assert_close(layer(x), linear(x, layer.weight, layer.bias))
 
 
-def test_a_weight_that_is_replaced_loses_its_blocks(layer):
+def test_loading_a_weight_drops_its_packed_copy(layer):
     x = torch.randn(64, INPUTS)
     layer.load_state_dict(Linear(INPUTS, OUTPUTS).state_dict())
     with torch.inference_mode():
         torch.testing.assert_close(layer(x), linear(x, layer.weight, layer.bias))
 
 
-def test_gradients_flow_and_copies_share_nothing(layer):
+def test_gradients_flow_and_copies_are_independent(layer):
     x = torch.randn(64, INPUTS)
     with torch.inference_mode():
         before = layer(x)

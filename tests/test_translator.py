@@ -1,4 +1,4 @@
-"""The whole path with small untrained models: text in, text and weights out, whatever the batch."""
+"""The whole path with small untrained models: texts in, texts and attention weights out."""
 
 import random
 
@@ -35,7 +35,7 @@ MODELS = {
 }
 
 
-def make(name: str, *settings: str) -> Translator:
+def build_translator(name: str, *settings: str) -> Translator:
     config = presets.load("case", [*SMALL, *MODELS[name], *settings])
     pairs = [(text, text.removeprefix("<U> ").removeprefix("<L> ").upper()) for text in TEXTS]
     tokenizers = TokenizerPair.train(config.tokenizer, pairs, SYMBOLS)
@@ -44,46 +44,47 @@ def make(name: str, *settings: str) -> Translator:
     model = build(config.model, *sizes, tokenizers.joint).double()
     with torch.no_grad():
         for parameter in model.parameters():
-            parameter *= 2  # livelier than a fresh model, which says one word for ever
+            parameter *= 2  # a new model would repeat one token
     return Translator(config, tokenizers, model)
 
 
 @pytest.fixture(params=MODELS)
 def translator(request) -> Translator:
-    return make(request.param)
+    return build_translator(request.param)
 
 
-def same(one: regard.Translation, other: regard.Translation) -> None:
-    assert (one.text, one.source, one.target) == (other.text, other.source, other.target)
-    assert one.score == pytest.approx(other.score, abs=1e-5)
-    assert one.attention.keys() == other.attention.keys()
-    for name, found in one.attention.items():
-        torch.testing.assert_close(found, other.attention[name], atol=1e-5, rtol=0)
+def assert_same(result: regard.Translation, reference: regard.Translation) -> None:
+    assert result.text == reference.text
+    assert result.source == reference.source
+    assert result.target == reference.target
+    assert result.score == pytest.approx(reference.score, abs=1e-5)
+    assert result.attention.keys() == reference.attention.keys()
+    for name, w in result.attention.items():
+        torch.testing.assert_close(w, reference.attention[name], atol=1e-5, rtol=0)
 
 
-def test_neither_order_nor_batch_changes_an_output(translator):
-    wanted = translator.translate(TEXTS)
-    assert len({out.text for out in wanted}) > 1
+def test_outputs_do_not_depend_on_order_or_batch(translator):
+    expected = translator.translate(TEXTS)
+    assert len({out.text for out in expected}) > 1
     for batch_tokens in (1, 17, 40):
-        for one, other in zip(
-            translator.translate(TEXTS, batch_tokens=batch_tokens), wanted, strict=True
-        ):
-            same(one, other)
+        results = translator.translate(TEXTS, batch_tokens=batch_tokens)
+        for result, reference in zip(results, expected, strict=True):
+            assert_same(result, reference)
     order = random.Random(5).sample(range(len(TEXTS)), len(TEXTS))
     shuffled = translator.translate([TEXTS[row] for row in order] + [TEXTS[0]])
-    for found, row in zip(shuffled, [*order, 0], strict=True):
-        same(found, wanted[row])
-    for text, other in zip(TEXTS, wanted, strict=True):
-        same(translator.translate([text])[0], other)
+    for result, row in zip(shuffled, [*order, 0], strict=True):
+        assert_same(result, expected[row])
+    for text, reference in zip(TEXTS, expected, strict=True):
+        assert_same(translator.translate([text])[0], reference)
 
 
-def test_a_translation_tells_its_tokens_and_its_score(translator):
+def test_a_translation_has_tokens_and_a_score(translator):
     for text, out in zip(TEXTS, translator.translate(TEXTS), strict=True):
         source = translator.tokenizers.source
         assert out.source == [*source.ids_to_tokens(source.encode(text)), "<end>"]
         assert source.decode(source.encode(text)) == text
-        names = translator.tokenizers.target.vocab
-        ids = [names.index(token) for token in out.target]
+        vocab = translator.tokenizers.target.vocab
+        ids = [vocab.index(token) for token in out.target]
         assert out.text == translator.tokenizers.target.decode(ids)
         assert "<end>" not in out.target[:-1]
         assert "<end>" not in out.text
@@ -93,21 +94,21 @@ def test_a_translation_tells_its_tokens_and_its_score(translator):
         assert out.alternatives == []
 
 
-def test_the_score_is_the_outputs_log_probability(translator):
+def test_the_score_is_the_log_probability_of_the_output(translator):
     for text, out in zip(TEXTS, translator.translate(TEXTS), strict=True):
         ids = [translator.tokenizers.target.vocab.index(token) for token in out.target]
         source = torch.tensor([[*translator.tokenizers.source.encode(text), EOS]])
         target = torch.tensor([[1, *ids[:-1]]])
         with torch.no_grad():
             logits = translator.model(source, torch.ones_like(source).bool(), target)
-        wanted = logits[0].log_softmax(-1)[range(len(ids)), ids].sum()
-        assert out.score == pytest.approx(float(wanted), abs=1e-4)
+        expected = logits[0].log_softmax(-1)[range(len(ids)), ids].sum()
+        assert out.score == pytest.approx(float(expected), abs=1e-4)
 
 
-def test_attention_has_the_shape_of_the_tokens(translator):
+def test_attention_weights_have_the_shape_of_the_tokens_and_sum_to_one(translator):
     for out in translator.translate(TEXTS):
         source, target = len(out.source), len(out.target)
-        shapes = {name: tuple(found.shape) for name, found in out.attention.items()}
+        shapes = {name: tuple(w.shape) for name, w in out.attention.items()}
         if "encoder" in shapes:
             assert shapes == {
                 "cross": (2, 3, target, source),
@@ -116,71 +117,73 @@ def test_attention_has_the_shape_of_the_tokens(translator):
             }
         else:
             assert shapes in ({}, {"cross": (1, 1, target, source)})
-        shown = dict(out.attention)
-        if translator.config.model.kind == "decoder-only" and shown:  # one look, over both sides
-            shown["decoder"] = torch.cat([shown.pop("cross"), shown["decoder"]], dim=-1)
-        for found in shown.values():
-            torch.testing.assert_close(found.sum(-1), torch.ones(found.shape[:-1]))
+        attention = dict(out.attention)
+        if translator.config.model.kind == "decoder-only" and attention:  # one sum over both sides
+            attention["decoder"] = torch.cat([attention.pop("cross"), attention["decoder"]], dim=-1)
+        for w in attention.values():
+            torch.testing.assert_close(w.sum(-1), torch.ones(w.shape[:-1]))
 
 
-def test_only_what_a_model_has_is_shown():
-    assert make("bottleneck").translate(["bad"])[0].attention == {}
-    assert list(make("gru").translate(["bad"])[0].attention) == ["cross"]
-    assert set(make("transformer").translate(["bad"])[0].attention) == {
+def test_attention_has_only_the_mechanisms_of_the_model():
+    assert build_translator("bottleneck").translate(["bad"])[0].attention == {}
+    assert list(build_translator("gru").translate(["bad"])[0].attention) == ["cross"]
+    assert set(build_translator("transformer").translate(["bad"])[0].attention) == {
         "cross",
         "encoder",
         "decoder",
     }
 
 
-def test_weights_that_were_not_asked_for_say_how_to_get_them(translator):
+def test_missing_attention_weights_raise_an_error_with_the_fix(translator):
     out = translator.translate(["bad"], attention=False)[0]
     assert out.text == translator.translate(["bad"])[0].text
-    with pytest.raises(UserError, match=r"ask for the weights: translate\(texts, attention=True\)"):
+    with pytest.raises(
+        UserError, match=r"no attention weights: call translate\(texts, attention=True\)"
+    ):
         _ = out.attention
 
 
-def test_nothing_to_translate_gives_nothing(translator):
+def test_an_empty_list_gives_an_empty_list(translator):
     assert translator.translate([]) == []
 
 
-def test_an_output_has_at_least_one_token_whatever_the_limits():
-    translator = make("gru", "search.max_ratio=0.01", "search.max_extra=0")
-    together = translator.translate(TEXTS)
-    assert [len(out.target) for out in together] == [1] * len(TEXTS)
-    assert all(out.attention["cross"].shape[2] == 1 for out in together)
+def test_an_output_has_at_least_one_token():
+    translator = build_translator("gru", "search.max_ratio=0.01", "search.max_extra=0")
+    outputs = translator.translate(TEXTS)
+    assert [len(out.target) for out in outputs] == [1] * len(TEXTS)
+    assert all(out.attention["cross"].shape[2] == 1 for out in outputs)
 
 
 @pytest.mark.parametrize("text", ["", " ", "\n\t"])
-def test_an_empty_text_is_refused_by_number(text):
+def test_an_empty_text_is_rejected_with_its_number(text):
     with pytest.raises(UserError, match="text 2 is empty: there is nothing to translate"):
-        make("gru").translate(["bad", text])
+        build_translator("gru").translate(["bad", text])
 
 
-def test_a_text_that_is_too_long_is_refused_by_number():
-    translator = make("gru")
+def test_a_text_that_is_too_long_is_rejected_with_its_number():
+    translator = build_translator("gru")
     assert translator.translate(["a" * 23])[0].source == ["a"] * 23 + ["<end>"]
     message = r"text 1 has 24 tokens and this model reads at most 23 \(tokenizer.max_tokens\)"
     with pytest.raises(UserError, match=message):
         translator.translate(["a" * 24])
 
 
-def test_a_character_never_seen_is_refused_with_what_is_known():
+def test_an_unknown_character_is_rejected_with_the_known_ones():
     message = (
-        r'text 3 holds "z", "!", which this model never saw in training; it knows ABCDEFabcdef'
+        r'text 3 contains "z", "!", which is not in this model\'s vocabulary; it knows ABCDEFabcdef'
     )
     with pytest.raises(UserError, match=message):
-        make("gru").translate(["bad", "cab", "zaz!"])
+        build_translator("gru").translate(["bad", "cab", "zaz!"])
 
 
-def test_a_model_that_met_unknown_words_reads_them():
-    translator = make("words", "tokenizer.min_frequency=2")
+def test_a_model_trained_with_unknown_words_reads_them():
+    translator = build_translator("words", "tokenizer.min_frequency=2")
     assert translator.translate(["never seen"])[0].source == ["<unk>", "<unk>", "<end>"]
 
 
-def test_a_text_instead_of_a_list_is_refused():
+def test_a_string_instead_of_a_list_is_rejected():
     with pytest.raises(UserError, match=r"takes a list of texts: write translate\(\[text\]\)"):
-        make("gru").translate("bad")
+        build_translator("gru").translate("bad")
 
 
 def save(translator: Translator, folder) -> None:
@@ -189,36 +192,36 @@ def save(translator: Translator, folder) -> None:
     weights.save(folder / "model.safetensors", weights.state_tensors(translator.model.float()), {})
 
 
-def test_a_run_folder_is_all_that_is_needed(translator, tmp_path):
+def test_a_saved_run_folder_loads_and_translates_the_same(translator, tmp_path):
     save(translator, tmp_path)
     loaded = regard.load(tmp_path)
     assert loaded.config == translator.config
-    for one, other in zip(loaded.translate(TEXTS), translator.translate(TEXTS), strict=True):
-        same(one, other)
+    references = translator.translate(TEXTS)
+    for result, reference in zip(loaded.translate(TEXTS), references, strict=True):
+        assert_same(result, reference)
 
 
-def test_a_run_folder_that_is_not_whole_says_what_is_missing(tmp_path):
+def test_an_incomplete_run_folder_raises_an_error_that_names_what_is_missing(tmp_path):
     with pytest.raises(UserError, match=r"there is no run folder .*runs: train one"):
         regard.load(tmp_path / "runs")
     with pytest.raises(UserError, match=r"is not a run folder: it has no config\.toml"):
         regard.load(tmp_path)
     (tmp_path / "config.json").touch()
-    with pytest.raises(
-        UserError, match=r"run folder: .* a checkpoint is trained first, with model ="
-    ):
+    message = r"run folder: .* looks like a Hugging Face checkpoint: fine-tune it with model = "
+    with pytest.raises(UserError, match=message):
         regard.load(tmp_path)
-    save(make("gru"), tmp_path)
+    save(build_translator("gru"), tmp_path)
     path = tmp_path / "model.safetensors"
-    whole = path.read_bytes()
-    path.write_bytes(whole[:50])
+    content = path.read_bytes()
+    path.write_bytes(content[:50])
     with pytest.raises(UserError, match=r"model\.safetensors is damaged or not a safetensors file"):
         regard.load(tmp_path)
-    save(make("lstm"), tmp_path)
-    path.write_bytes(whole)
+    save(build_translator("lstm"), tmp_path)
+    path.write_bytes(content)
     with pytest.raises(
         UserError, match=r"does not match this run's config.toml and tokenizer.json"
     ):
         regard.load(tmp_path)
     path.unlink()
-    with pytest.raises(UserError, match="holds no trained model yet"):
+    with pytest.raises(UserError, match="contains no trained model yet"):
         regard.load(tmp_path)

@@ -9,7 +9,7 @@ from typing import Any
 
 from regard.errors import UserError
 
-TEMPORARY = ".regard-"  # name prefix of files that are still being written
+TEMPORARY_PREFIX = ".regard-"  # of files that are still being written
 
 
 def write(path: Path, content: bytes | str) -> None:
@@ -19,11 +19,11 @@ def write(path: Path, content: bytes | str) -> None:
 
 
 def write_with(path: Path, writer: Callable[[Path], object]) -> None:
-    """The same with a function that writes to the temporary path it is given (same suffix)."""
+    """`write` with content from `writer(temporary_path)`; the temporary path has the same suffix."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         handle, name = tempfile.mkstemp(
-            prefix=f"{TEMPORARY}{path.stem}-", suffix=path.suffix, dir=path.parent
+            prefix=f"{TEMPORARY_PREFIX}{path.stem}-", suffix=path.suffix, dir=path.parent
         )
         os.close(handle)
     except OSError as error:
@@ -57,10 +57,10 @@ def read_json(path: Path) -> dict[str, Any]:
 
 def list_files(folder: Path) -> list[Path]:
     """The entries of `folder`, without temporary files."""
-    return [path for path in folder.iterdir() if not path.name.startswith(TEMPORARY)]
+    return [path for path in folder.iterdir() if not path.name.startswith(TEMPORARY_PREFIX)]
 
 
 def remove_temporary(folder: Path) -> None:
     """Delete the temporary files that a killed process left in `folder`."""
-    for temporary in folder.rglob(f"{TEMPORARY}*"):
+    for temporary in folder.rglob(f"{TEMPORARY_PREFIX}*"):
         temporary.unlink(missing_ok=True)

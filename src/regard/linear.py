@@ -11,7 +11,7 @@ from torch.nn.functional import linear
 
 from regard.torch_private import can_pack, pack_weight, packed_linear, version
 
-MIN_OUTPUTS = 4096  # elements of the product; smaller products do not gain from the blocked layout
+MIN_OUTPUTS = 4096  # output elements, rows * outputs: smaller products do not gain from packing
 
 
 class LinearBackend:
@@ -47,8 +47,8 @@ class PackedBackend(LinearBackend):
     ) -> Float[Tensor, "*rows outputs"]:
         if self.packed is None:
             return linear(x, weight, bias)
-        trained = torch.is_grad_enabled() and weight.requires_grad
-        if trained or version(weight) != self.version or x.dtype is not torch.float32:
+        needs_grad = torch.is_grad_enabled() and weight.requires_grad
+        if needs_grad or version(weight) != self.version or x.dtype is not torch.float32:
             self.packed = None
             return linear(x, weight, bias)
         if x.numel() // x.shape[-1] * weight.shape[0] < MIN_OUTPUTS:
@@ -62,8 +62,8 @@ class PackedBackend(LinearBackend):
 class Linear(nn.Linear):
     """PyTorch's Linear through a `LinearBackend`."""
 
-    def __init__(self, inputs: int, outputs: int, bias: bool = True) -> None:
-        super().__init__(inputs, outputs, bias)
+    def __init__(self, in_features: int, out_features: int, bias: bool = True) -> None:
+        super().__init__(in_features, out_features, bias)
         self.backend = LinearBackend()
 
     def forward(self, input: Float[Tensor, "*rows inputs"]) -> Float[Tensor, "*rows outputs"]:  # noqa: A002

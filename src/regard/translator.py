@@ -112,7 +112,7 @@ class Translator:
         """Translate each text with greedy search, beam search or sampling.
 
         `attention` costs one more forward pass over each output. `batch_tokens`: maximum number of tokens
-        in a batch; by default what suits the device.
+        in a batch; the default depends on the device.
         """
         if isinstance(texts, str):
             raise UserError("translate takes a list of texts: write translate([text])")

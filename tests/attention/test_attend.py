@@ -1,4 +1,4 @@
-"""attend against a naive loop; masks; the fused form against the explained one."""
+"""`attend` against a naive loop, masks, and the fused kernel against `attend`."""
 
 import math
 from itertools import product
@@ -21,25 +21,25 @@ def tensors(dtype: torch.dtype = torch.float64) -> tuple[torch.Tensor, ...]:
     return query, keys, values, mask
 
 
-def test_attend_is_the_naive_loop():
+def test_attend_equals_a_naive_loop():
     query, keys, values, mask = tensors()
     scores = query @ keys.transpose(-1, -2)
     context, weights = attend(scores, values, mask)
     assert context.shape == (BATCH, HEADS, QUERY, 13)
     assert weights.shape == (BATCH, HEADS, QUERY, KEY)
     for b, h, q in product(range(BATCH), range(HEADS), range(QUERY)):
-        seen = [k for k in range(KEY) if mask[b, 0, q, k]]
-        powers = {k: math.exp(float(scores[b, h, q, k])) for k in seen}
-        wanted = torch.zeros(13, dtype=torch.float64)
-        for k in seen:
-            alpha = powers[k] / sum(powers.values())
+        allowed = [k for k in range(KEY) if mask[b, 0, q, k]]
+        exps = {k: math.exp(float(scores[b, h, q, k])) for k in allowed}
+        expected = torch.zeros(13, dtype=torch.float64)
+        for k in allowed:
+            alpha = exps[k] / sum(exps.values())
             assert float(weights[b, h, q, k]) == pytest.approx(alpha, abs=1e-12)
-            wanted += alpha * values[b, h, k]
-        torch.testing.assert_close(context[b, h, q], wanted)
+            expected += alpha * values[b, h, k]
+        torch.testing.assert_close(context[b, h, q], expected)
 
 
 @pytest.mark.parametrize("name", NORMALISERS)
-def test_the_context_is_the_weighted_sum_and_the_mask_holds(name):
+def test_context_is_the_weighted_sum_and_masked_weights_are_zero(name):
     query, keys, values, mask = tensors()
     scores = query @ keys.transpose(-1, -2)
     context, weights = attend(scores, values, mask, NORMALISERS[name])
@@ -49,16 +49,17 @@ def test_the_context_is_the_weighted_sum_and_the_mask_holds(name):
 
 
 @pytest.mark.parametrize("name", NORMALISERS)
-def test_no_mask_is_a_mask_of_trues_and_one_row_does_for_all_queries(name):
+def test_no_mask_equals_a_mask_of_ones_that_broadcasts_over_queries(name):
     query, keys, values, _ = tensors()
     scores = query @ keys.transpose(-1, -2)
-    bare = attend(scores, values, None, NORMALISERS[name])
-    every = torch.ones(1, 1, 1, KEY, dtype=torch.bool)
-    for found, wanted in zip(attend(scores, values, every, NORMALISERS[name]), bare, strict=True):
-        torch.testing.assert_close(found, wanted)
+    expected = attend(scores, values, None, NORMALISERS[name])
+    all_allowed = torch.ones(1, 1, 1, KEY, dtype=torch.bool)
+    result = attend(scores, values, all_allowed, NORMALISERS[name])
+    for tensor, expected_tensor in zip(result, expected, strict=True):
+        torch.testing.assert_close(tensor, expected_tensor)
 
 
-def test_the_scores_given_are_left_as_they_were():
+def test_attend_does_not_modify_the_scores():
     query, keys, values, mask = tensors()
     scores = query @ keys.transpose(-1, -2)
     before = scores.clone()
@@ -68,7 +69,7 @@ def test_the_scores_given_are_left_as_they_were():
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize("masked", [True, False])
-def test_fused_is_explained_in_value_and_gradient(dtype, masked):
+def test_fused_equals_attend_in_value_and_gradient(dtype, masked):
     query, keys, values, mask = tensors(dtype)
     mask = mask if masked else None
     grads = []
@@ -83,17 +84,17 @@ def test_fused_is_explained_in_value_and_gradient(dtype, masked):
         contexts.append(context)
         grads.append((q.grad, k.grad, v.grad))
     torch.testing.assert_close(*contexts, atol=1e-5, rtol=1e-4)
-    for ours, theirs in zip(*grads, strict=True):
-        assert ours.isfinite().all()
-        torch.testing.assert_close(ours, theirs, atol=1e-5, rtol=1e-4)
+    for fused_grad, grad in zip(*grads, strict=True):
+        assert fused_grad.isfinite().all()
+        torch.testing.assert_close(fused_grad, grad, atol=1e-5, rtol=1e-4)
 
 
-def test_fused_gives_a_query_with_nothing_to_see_zeros():
+def test_fused_returns_zeros_for_a_query_with_all_keys_masked():
     query, keys, values, mask = tensors(torch.float32)
     assert (attend_fused(query, keys, values, mask)[1, :, 2] == 0).all()
 
 
-def test_padding_mask_is_true_for_real_words():
+def test_padding_mask_is_true_for_real_tokens():
     mask = padding_mask(torch.tensor([3, 0, 2]), 4)
     assert mask.tolist() == [
         [True, True, True, False],
@@ -102,15 +103,13 @@ def test_padding_mask_is_true_for_real_words():
     ]
 
 
-def test_causal_mask_is_true_for_the_past_and_the_present():
-    at = torch.arange(5)[None]
-    assert torch.equal(causal_mask(at, at)[0], torch.ones(5, 5).tril().bool())
+def test_causal_mask_is_lower_triangular():
+    position_ids = torch.arange(5)[None]
+    assert torch.equal(causal_mask(position_ids, position_ids)[0], torch.ones(5, 5).tril().bool())
 
 
-def test_causal_mask_goes_by_position_not_by_place():
-    query_position_ids, key_position_ids = (
-        torch.tensor([[4], [0]]),
-        torch.tensor([[5, 4, 3], [0, 1, 2]]),
-    )
-    wanted = [[[False, True, True]], [[True, False, False]]]
-    assert causal_mask(query_position_ids, key_position_ids).tolist() == wanted
+def test_causal_mask_depends_on_position_ids_not_on_indices():
+    query_position_ids = torch.tensor([[4], [0]])
+    key_position_ids = torch.tensor([[5, 4, 3], [0, 1, 2]])
+    expected = [[[False, True, True]], [[True, False, False]]]
+    assert causal_mask(query_position_ids, key_position_ids).tolist() == expected

@@ -1,4 +1,4 @@
-"""Attention layers against PyTorch's own, the course's own, and the laws they promise."""
+"""Attention layers against PyTorch's, against the course's, against naive loops, and their invariants."""
 
 import math
 from itertools import product
@@ -21,7 +21,7 @@ from regard.attention import (
 from regard.errors import UserError
 
 BATCH, QUERY, KEY = 2, 5, 7
-WIDTH, HEADS, HEAD_DIM = 11, 3, 4
+D_MODEL, HEADS, HEAD_DIM = 11, 3, 4
 SCORE_OPTIONS = {name: config.SingleHead(score=name).score.options for name in SCORES}
 POSITION_OPTIONS = {name: config.Transformer(position=name).position.options for name in POSITIONS}
 
@@ -30,84 +30,88 @@ def multi_head(
     score: str = "scaled-dot",
     normaliser: str = "softmax",
     position: str | None = None,
-    choices: dict | None = None,
-    **widths,
+    options: dict | None = None,
+    **sizes,
 ) -> MultiHead:
     torch.manual_seed(1)
-    sizes = {"d_model": WIDTH, "heads": HEADS, "head_dim": HEAD_DIM} | widths
-    place = None
+    sizes = {"d_model": D_MODEL, "heads": HEADS, "head_dim": HEAD_DIM} | sizes
+    encoding = None
     if position is not None:
-        options = POSITION_OPTIONS[position]
-        place = POSITIONS[position](**sizes, **options)
-    kind = SCORES[score](sizes["head_dim"], sizes["head_dim"], **SCORE_OPTIONS[score])
-    normalise = NORMALISERS[normaliser]
-    made = MultiHead(**sizes, score=kind, normalise=normalise, position=place, **(choices or {}))
-    return made.double()
+        encoding = POSITIONS[position](**sizes, **POSITION_OPTIONS[position])
+    layer = MultiHead(
+        **sizes,
+        score=SCORES[score](sizes["head_dim"], sizes["head_dim"], **SCORE_OPTIONS[score]),
+        normalise=NORMALISERS[normaliser],
+        position=encoding,
+        **(options or {}),
+    )
+    return layer.double()
 
 
-def places(length: int, start: int = 0) -> torch.Tensor:
+def position_ids(length: int, start: int = 0) -> torch.Tensor:
     return torch.arange(start, start + length).expand(BATCH, length)
 
 
-def inputs(width: int = WIDTH) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+def inputs(d_model: int = D_MODEL) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     random = torch.Generator().manual_seed(2)
-    x = torch.randn(BATCH, QUERY, width, generator=random, dtype=torch.float64)
-    memory = torch.randn(BATCH, KEY, width, generator=random, dtype=torch.float64)
+    x = torch.randn(BATCH, QUERY, d_model, generator=random, dtype=torch.float64)
+    memory = torch.randn(BATCH, KEY, d_model, generator=random, dtype=torch.float64)
     mask = torch.rand(BATCH, QUERY, KEY, generator=random) < 0.6
     mask[..., 0] = True
     return x, memory, mask
 
 
 def run(layer: MultiHead, x, memory, mask, need_weights=False):
-    query_position_ids, key_position_ids = places(x.shape[1]), places(memory.shape[1])
+    query_position_ids = position_ids(x.shape[1])
+    key_position_ids = position_ids(memory.shape[1])
     keys, values = layer.keys_values(memory, key_position_ids)
     return layer(x, keys, values, mask, query_position_ids, key_position_ids, need_weights)
 
 
-def test_multi_head_is_torchs_with_the_same_weights():
+def test_multi_head_equals_torch_with_the_same_weights():
     layer = multi_head(d_model=15, heads=3, head_dim=5)
-    theirs = nn.MultiheadAttention(15, 3, bias=False, batch_first=True, dtype=torch.float64)
+    reference = nn.MultiheadAttention(15, 3, bias=False, batch_first=True, dtype=torch.float64)
     with torch.no_grad():
-        theirs.in_proj_weight.copy_(torch.cat([layer.query.weight, layer.key_value.weight]))
-        theirs.out_proj.weight.copy_(layer.output.weight)
+        reference.in_proj_weight.copy_(torch.cat([layer.query.weight, layer.key_value.weight]))
+        reference.out_proj.weight.copy_(layer.output.weight)
     x, memory, mask = inputs(15)
-    refused = (~mask).repeat_interleave(3, dim=0)  # PyTorch's polarity, a row for each head
-    wanted, wanted_weights = theirs(
-        x, memory, memory, attn_mask=refused, average_attn_weights=False
+    attn_mask = (~mask).repeat_interleave(3, dim=0)  # PyTorch's polarity, one row per head
+    expected, expected_weights = reference(
+        x, memory, memory, attn_mask=attn_mask, average_attn_weights=False
     )
     output, weights = run(layer, x, memory, mask, need_weights=True)
-    torch.testing.assert_close(output, wanted)
-    torch.testing.assert_close(weights, wanted_weights)
-    torch.testing.assert_close(run(layer, x, memory, mask)[0], wanted)
+    torch.testing.assert_close(output, expected)
+    torch.testing.assert_close(weights, expected_weights)
+    torch.testing.assert_close(run(layer, x, memory, mask)[0], expected)
 
 
-CHOICES = {"plain": {}, "window": {"window": 3}, "shared": {"kv_heads": 1, "window": 3}}
+VARIANTS = {"plain": {}, "window": {"window": 3}, "multi-query": {"kv_heads": 1, "window": 3}}
 
 
-@pytest.mark.parametrize("choices", CHOICES)
+@pytest.mark.parametrize("variant", VARIANTS)
 @pytest.mark.parametrize("position", POSITIONS)
 @pytest.mark.parametrize("normaliser", NORMALISERS)
 @pytest.mark.parametrize("score", SCORES)
-def test_fused_equals_the_path_with_weights(score, normaliser, position, choices):
-    layer = multi_head(score, normaliser, position, CHOICES[choices])
+def test_fused_equals_the_path_with_weights(score, normaliser, position, variant):
+    layer = multi_head(score, normaliser, position, VARIANTS[variant])
     x, memory, mask = inputs()
-    output, nothing = run(layer, x, memory, mask)
+    output, no_weights = run(layer, x, memory, mask)
     output_with_weights, weights = run(layer, x, memory, mask, need_weights=True)
     torch.testing.assert_close(output, output_with_weights)
-    assert nothing is None
+    assert no_weights is None
     assert weights.shape == (BATCH, HEADS, QUERY, KEY)
     assert (weights[(~mask)[:, None].expand_as(weights)] == 0).all()
 
 
-@pytest.mark.parametrize("choices", CHOICES)
+@pytest.mark.parametrize("variant", VARIANTS)
 @pytest.mark.parametrize("position", ["none", "alibi", "relative"])
 @pytest.mark.parametrize("need_weights", [True, False])
 @pytest.mark.parametrize("normaliser", NORMALISERS)
 @pytest.mark.parametrize("score", SCORES)
-def test_a_query_with_nothing_to_see_adds_nothing_and_breaks_nothing(
-    score, normaliser, need_weights, position, choices
+def test_a_query_with_all_keys_masked_gets_zeros_and_finite_gradients(
+    score, normaliser, need_weights, position, variant
 ):
-    layer = multi_head(score, normaliser, position, CHOICES[choices])
+    layer = multi_head(score, normaliser, position, VARIANTS[variant])
     x, memory, mask = inputs()
     mask[1, 2] = False
     output, _ = run(layer, x.requires_grad_(), memory.requires_grad_(), mask, need_weights)
@@ -119,7 +123,7 @@ def test_a_query_with_nothing_to_see_adds_nothing_and_breaks_nothing(
     assert x.grad is None or (x.grad[1, 2] == 0).all()
 
 
-def test_the_context_is_what_the_shown_weights_say():
+def test_output_follows_from_the_returned_weights():
     layer, (x, memory, mask) = multi_head("additive"), inputs()
     output, weights = run(layer, x, memory, mask, need_weights=True)
     values = layer.key_value(memory)[..., HEADS * HEAD_DIM :].unflatten(-1, (HEADS, HEAD_DIM))
@@ -128,17 +132,18 @@ def test_the_context_is_what_the_shown_weights_say():
 
 
 @pytest.mark.parametrize("position", ["none", "rotary", "relative", "alibi"])
-def test_self_attention_is_equivariant_without_positions_only(position):
+def test_self_attention_is_permutation_equivariant_only_without_positions(position):
     layer, (x, _, _) = multi_head(position=position), inputs()
     order = torch.tensor([3, 0, 4, 1, 2])
-    moved = run(layer, x[:, order], x[:, order], None)[0]
-    same = torch.allclose(moved, run(layer, x, x, None)[0][:, order])
-    assert same == (position == "none")
+    permuted = run(layer, x[:, order], x[:, order], None)[0]
+    is_equivariant = torch.allclose(permuted, run(layer, x, x, None)[0][:, order])
+    assert is_equivariant == (position == "none")
 
 
-def test_rotary_turns_queries_and_keys_and_not_values():
+def test_rotary_rotates_queries_and_keys_but_not_values():
     layer, (x, memory, _) = multi_head(position="rotary"), inputs()
-    query_position_ids, key_position_ids = places(QUERY, start=3), places(KEY, start=1)
+    query_position_ids = position_ids(QUERY, start=3)
+    key_position_ids = position_ids(KEY, start=1)
     _, weights = layer(
         x,
         *layer.keys_values(memory, key_position_ids),
@@ -151,41 +156,40 @@ def test_rotary_turns_queries_and_keys_and_not_values():
     query = layer.query(x).unflatten(-1, shape).transpose(1, 2)
     keys, values = layer.key_value(memory).unflatten(-1, (2, *shape)).unbind(2)
     keys, values = keys.transpose(1, 2), values.transpose(1, 2)
-    turned = (
-        layer.position.rotate(query, query_position_ids),
-        layer.position.rotate(keys, key_position_ids),
-    )
-    scores = turned[0] @ turned[1].transpose(-1, -2) / math.sqrt(HEAD_DIM)
+    query = layer.position.rotate(query, query_position_ids)
+    keys = layer.position.rotate(keys, key_position_ids)
+    scores = query @ keys.transpose(-1, -2) / math.sqrt(HEAD_DIM)
     torch.testing.assert_close(weights, scores.softmax(-1))
     assert torch.equal(layer.keys_values(memory, key_position_ids)[1], values)
-    later = (places(QUERY, start=44), places(KEY, start=42))
-    keys_values = layer.keys_values(memory, later[1])
-    _, moved = layer(x, *keys_values, None, *later, need_weights=True)
-    torch.testing.assert_close(moved, weights)  # only the distance counts
+    shifted_ids = (position_ids(QUERY, start=44), position_ids(KEY, start=42))
+    keys_values = layer.keys_values(memory, shifted_ids[1])
+    _, shifted_weights = layer(x, *keys_values, None, *shifted_ids, need_weights=True)
+    torch.testing.assert_close(shifted_weights, weights)  # only relative positions matter
 
 
 @pytest.mark.parametrize("score", SCORES)
 @pytest.mark.parametrize("position", POSITIONS)
-def test_keys_made_one_by_one_are_the_keys_made_at_once(position, score):
+def test_stepwise_keys_and_outputs_equal_those_of_one_pass(position, score):
     layer, (x, _, _) = multi_head(score=score, position=position), inputs()
-    at = places(QUERY)
-    keys, values = layer.keys_values(x, at)
-    single = [layer.keys_values(x[:, t : t + 1], at[:, t : t + 1]) for t in range(QUERY)]
-    torch.testing.assert_close(torch.cat([k for k, _ in single], dim=2), keys)
-    torch.testing.assert_close(torch.cat([v for _, v in single], dim=2), values)
-    whole, _ = layer(x, keys, values, causal_mask(at, at), at, at)
+    ids = position_ids(QUERY)
+    keys, values = layer.keys_values(x, ids)
+    steps = [layer.keys_values(x[:, t : t + 1], ids[:, t : t + 1]) for t in range(QUERY)]
+    torch.testing.assert_close(torch.cat([k for k, _ in steps], dim=2), keys)
+    torch.testing.assert_close(torch.cat([v for _, v in steps], dim=2), values)
+    expected, _ = layer(x, keys, values, causal_mask(ids, ids), ids, ids)
     for t in range(QUERY):
-        now, past = at[:, t : t + 1], at[:, : t + 1]
-        mask = causal_mask(now, past)
-        one, _ = layer(x[:, t : t + 1], keys[:, :, : t + 1], values[:, :, : t + 1], mask, now, past)
-        torch.testing.assert_close(one, whole[:, t : t + 1])
+        query_ids, key_ids = ids[:, t : t + 1], ids[:, : t + 1]
+        cache = keys[:, :, : t + 1], values[:, :, : t + 1]
+        mask = causal_mask(query_ids, key_ids)
+        output, _ = layer(x[:, t : t + 1], *cache, mask, query_ids, key_ids)
+        torch.testing.assert_close(output, expected[:, t : t + 1])
 
 
-# --- shared keys and values, windows, dropout -------------------------------------------------------
+# --- grouped-query attention, windows, dropout ------------------------------------------------------
 
 
 def naive(layer: MultiHead, x, memory, mask, query_position_ids, key_position_ids):
-    """Every head by itself, every pair by itself: (output, weights)."""
+    """One head and one query-key pair at a time: (output, weights)."""
     groups, depth = layer.kv_heads, layer.query.out_features // layer.heads
     keys, values = layer.key_value(memory).chunk(2, dim=-1)
     weights = torch.zeros(len(x), layer.heads, x.shape[1], memory.shape[1], dtype=x.dtype)
@@ -193,13 +197,13 @@ def naive(layer: MultiHead, x, memory, mask, query_position_ids, key_position_id
     for b, h, i in product(range(len(x)), range(layer.heads), range(x.shape[1])):
         query = (layer.query.weight @ x[b, i])[h * depth : (h + 1) * depth]
         group = slice(h * groups // layer.heads * depth, (h * groups // layer.heads + 1) * depth)
-        powers = {}
+        exps = {}
         for j in range(memory.shape[1]):
-            far = abs(int(query_position_ids[b, i]) - int(key_position_ids[b, j]))
-            if mask[b, i, j] and (layer.window is None or far < layer.window):
-                powers[j] = math.exp(float(query @ keys[b, j, group]) / math.sqrt(depth))
-        for j, power in powers.items():
-            weights[b, h, i, j] = power / sum(powers.values())
+            distance = abs(int(query_position_ids[b, i]) - int(key_position_ids[b, j]))
+            if mask[b, i, j] and (layer.window is None or distance < layer.window):
+                exps[j] = math.exp(float(query @ keys[b, j, group]) / math.sqrt(depth))
+        for j, exp in exps.items():
+            weights[b, h, i, j] = exp / sum(exps.values())
             context[b, i, h] += weights[b, h, i, j] * values[b, j, group]
     return context.flatten(2) @ layer.output.weight.T, weights
 
@@ -207,103 +211,102 @@ def naive(layer: MultiHead, x, memory, mask, query_position_ids, key_position_id
 @torch.no_grad()
 @pytest.mark.parametrize("window", [None, 1, 3, 100])
 @pytest.mark.parametrize("kv_heads", [6, 3, 2, 1])
-def test_shared_heads_and_windows_are_the_naive_loop(kv_heads, window):
-    choices = {"kv_heads": kv_heads, "window": window}
-    layer, (x, memory, mask) = multi_head(choices=choices, heads=6), inputs()
-    at = torch.tensor([[0, 1, 2, 4, 7], [3, 3, 4, 5, 6]]), torch.tensor([[0, 1, 2, 3, 5, 8, 9]] * 2)
-    wanted = naive(layer, x, memory, mask, *at)
-    keys, values = layer.keys_values(memory, at[1])
+def test_grouped_queries_and_windows_equal_a_naive_loop(kv_heads, window):
+    options = {"kv_heads": kv_heads, "window": window}
+    layer, (x, memory, mask) = multi_head(options=options, heads=6), inputs()
+    query_ids = torch.tensor([[0, 1, 2, 4, 7], [3, 3, 4, 5, 6]])
+    key_ids = torch.tensor([[0, 1, 2, 3, 5, 8, 9]] * 2)
+    expected_output, expected_weights = naive(layer, x, memory, mask, query_ids, key_ids)
+    keys, values = layer.keys_values(memory, key_ids)
     assert keys.shape == values.shape == (BATCH, kv_heads, KEY, HEAD_DIM)
-    output, weights = layer(x, keys, values, mask, *at, need_weights=True)
-    torch.testing.assert_close(weights, wanted[1])
-    torch.testing.assert_close(output, wanted[0])
-    torch.testing.assert_close(layer(x, keys, values, mask, *at)[0], wanted[0])
+    arguments = (x, keys, values, mask, query_ids, key_ids)
+    output, weights = layer(*arguments, need_weights=True)
+    torch.testing.assert_close(weights, expected_weights)
+    torch.testing.assert_close(output, expected_output)
+    torch.testing.assert_close(layer(*arguments)[0], expected_output)
 
 
 @pytest.mark.parametrize("position", ["none", "relative", "rotary"])
-def test_heads_that_share_are_heads_with_equal_keys_and_values(position):
-    grouped = multi_head(position=position, heads=6, choices={"kv_heads": 2})
-    whole = multi_head(position=position, heads=6)
+def test_grouped_heads_equal_heads_with_repeated_keys_and_values(position):
+    grouped = multi_head(position=position, heads=6, options={"kv_heads": 2})
+    repeated = multi_head(position=position, heads=6)
     with torch.no_grad():
-        each = grouped.key_value.weight.unflatten(0, (2, 2, 1, HEAD_DIM))
-        whole.key_value.weight.copy_(each.expand(-1, -1, 3, -1, -1).flatten(0, 3))
+        groups = grouped.key_value.weight.unflatten(0, (2, 2, 1, HEAD_DIM))
+        repeated.key_value.weight.copy_(groups.expand(-1, -1, 3, -1, -1).flatten(0, 3))
         for name in ("query", "output", "position"):
-            getattr(whole, name).load_state_dict(getattr(grouped, name).state_dict())
+            getattr(repeated, name).load_state_dict(getattr(grouped, name).state_dict())
     x, memory, mask = inputs()
     for need_weights in (True, False):
-        found, wanted = (run(layer, x, memory, mask, need_weights) for layer in (grouped, whole))
-        torch.testing.assert_close(found, wanted)
+        expected = run(repeated, x, memory, mask, need_weights)
+        torch.testing.assert_close(run(grouped, x, memory, mask, need_weights), expected)
 
 
-def test_heads_that_cannot_share_equally_are_refused():
-    with pytest.raises(
-        UserError, match="3 heads cannot share 2 keys and values equally: key_value"
-    ):
-        multi_head(choices={"kv_heads": 2})
+def test_kv_heads_that_do_not_divide_heads_are_rejected():
+    with pytest.raises(UserError, match=r"kv_heads \(2\) must divide heads \(3\)"):
+        multi_head(options={"kv_heads": 2})
 
 
-def test_a_window_goes_by_position_not_by_place():
-    query_position_ids, key_position_ids = (
-        torch.tensor([[4], [0]]),
-        torch.tensor([[2, 3, 5, 6], [0, 1, 2, 9]]),
-    )
-    wanted = [[[False, True, True, False]], [[True, True, False, False]]]
-    assert window_mask(query_position_ids, key_position_ids, 2).tolist() == wanted
+def test_window_mask_depends_on_position_ids_not_on_indices():
+    query_position_ids = torch.tensor([[4], [0]])
+    key_position_ids = torch.tensor([[2, 3, 5, 6], [0, 1, 2, 9]])
+    expected = [[[False, True, True, False]], [[True, True, False, False]]]
+    assert window_mask(query_position_ids, key_position_ids, 2).tolist() == expected
 
 
 @pytest.mark.parametrize("need_weights", [True, False])
 @pytest.mark.parametrize("position", ["none", "alibi"])
-def test_dropout_leaves_out_a_share_of_the_weights_in_training_only(need_weights, position):
-    layer = multi_head(position=position, choices={"dropout": 0.3, "kv_heads": 1})
-    plain = multi_head(position=position, choices={"kv_heads": 1})
+def test_dropout_is_unbiased_and_applies_in_training_only(need_weights, position):
+    layer = multi_head(position=position, options={"dropout": 0.3, "kv_heads": 1})
+    plain = multi_head(position=position, options={"kv_heads": 1})
     x, memory, mask = inputs()
-    wanted, weights = run(plain, x, memory, mask, need_weights=True)
+    expected, weights = run(plain, x, memory, mask, need_weights=True)
     assert torch.equal(run(layer.eval(), x, memory, mask, True)[1], weights)
-    torch.testing.assert_close(run(layer, x, memory, mask, need_weights)[0], wanted)
+    torch.testing.assert_close(run(layer, x, memory, mask, need_weights)[0], expected)
     layer.train()
     torch.manual_seed(2)
-    many = [each.repeat(3000, 1, 1) for each in (x, memory, mask)]
-    at = (places(QUERY).repeat(3000, 1), places(KEY).repeat(3000, 1))
+    x, memory, mask = (tensor.repeat(3000, 1, 1) for tensor in (x, memory, mask))
+    query_ids, key_ids = (position_ids(n).repeat(3000, 1) for n in (QUERY, KEY))
     with torch.no_grad():
-        held = layer.keys_values(many[1], at[1])
-        draws = layer(many[0], *held, many[2], *at, need_weights)[0].unflatten(0, (3000, BATCH))
-    assert not torch.allclose(draws[0], draws[1])
-    off = (draws.mean(0) - wanted).abs() / (draws.std(0) / math.sqrt(len(draws)))
-    assert off.max() < 4.5  # standard errors, over 110 numbers
+        keys, values = layer.keys_values(memory, key_ids)
+        outputs, _ = layer(x, keys, values, mask, query_ids, key_ids, need_weights)
+        samples = outputs.unflatten(0, (3000, BATCH))
+    assert not torch.allclose(samples[0], samples[1])
+    standard_error = samples.std(0) / math.sqrt(len(samples))
+    assert ((samples.mean(0) - expected).abs() / standard_error).max() < 4.5  # over 110 numbers
 
 
-def test_shown_weights_are_those_of_the_sum_when_some_are_dropped():
-    layer, (x, memory, mask) = multi_head(choices={"dropout": 0.3}).train(), inputs()
+def test_returned_weights_include_dropout():
+    layer, (x, memory, mask) = multi_head(options={"dropout": 0.3}).train(), inputs()
     output, weights = run(layer, x, memory, mask, need_weights=True)
-    whole = run(layer.eval(), x, memory, mask, need_weights=True)[1]
+    without_dropout = run(layer.eval(), x, memory, mask, need_weights=True)[1]
     kept = weights != 0
-    assert 0.5 < kept.sum() / (whole != 0).sum() < 0.9
-    torch.testing.assert_close(weights[kept], whole[kept] / 0.7)
-    values = layer.keys_values(memory, places(KEY))[1]
+    assert 0.5 < kept.sum() / (without_dropout != 0).sum() < 0.9
+    torch.testing.assert_close(weights[kept], without_dropout[kept] / 0.7)
+    values = layer.keys_values(memory, position_ids(KEY))[1]
     context = (weights @ values).transpose(1, 2).flatten(2)
     torch.testing.assert_close(output, context @ layer.output.weight.T)
 
 
 @pytest.mark.parametrize("groups", [1, 2, 3, 6])
-def test_multiply_accumulates_are_the_sheets(groups):
-    """Heads as wide as the model, as the sheet has them; its solution drops M in the last term."""
-    heads, d, m, n = 6, WIDTH, KEY, QUERY
-    layer = multi_head(heads=heads, head_dim=d, choices={"kv_heads": groups})
+def test_multiply_accumulates_equal_the_exercise_sheets_formula(groups):
+    """With head_dim = d_model, as on the sheet; its solution omits M in the last term."""
+    heads, d, m, n = 6, D_MODEL, KEY, QUERY
+    layer = multi_head(heads=heads, head_dim=d, options={"kv_heads": groups})
     x, memory, _ = inputs()
     saved = 2 * m * d**2 * (heads - groups)
-    own = heads * (3 * m * d**2 + 2 * m**2 * d) + heads * m * d**2
-    cross = heads * (n * d**2 + 2 * m * d**2 + 2 * m * n * d) + heads * n * d**2
-    for query, wanted in ((memory, own), (x, cross)):
+    self_attention = heads * (3 * m * d**2 + 2 * m**2 * d) + heads * m * d**2
+    cross_attention = heads * (n * d**2 + 2 * m * d**2 + 2 * m * n * d) + heads * n * d**2
+    for query, expected in ((memory, self_attention), (x, cross_attention)):
         with FlopCounterMode(display=False) as counter:
             run(layer, query, memory, None, need_weights=True)
-        assert counter.get_total_flops() == 2 * BATCH * (wanted - saved)
+        assert counter.get_total_flops() == 2 * BATCH * (expected - saved)
 
 
 def course_attention(layer, hidden, encoder_outputs):
-    """The homework's layer, transcribed with loops: one query a sentence, no mask."""
+    """The homework's layer as loops: one query per sentence, no mask."""
     w_q, w_k = layer.attention.query.weight, layer.attention.key.weight
-    src_len, batch, width = encoder_outputs.shape
-    attended_val = torch.zeros(batch, width, dtype=hidden.dtype)
+    src_len, batch, dim = encoder_outputs.shape
+    attended_val = torch.zeros(batch, dim, dtype=hidden.dtype)
     alpha = torch.zeros(batch, src_len, dtype=hidden.dtype)
     for b in range(batch):
         query = w_q @ hidden[b]
@@ -319,7 +322,7 @@ def course_attention(layer, hidden, encoder_outputs):
 
 
 @torch.no_grad()
-def test_the_courses_layer_with_the_courses_signature():
+def test_course_layer_equals_the_homework_with_its_signature():
     enc_hid_dim, dec_hid_dim, src_len, batch = 3, 5, 7, 2
     torch.manual_seed(1)
     layer = SingleQueryScaledDotProductAttention(enc_hid_dim, dec_hid_dim, kq_dim=11).double()
@@ -328,12 +331,12 @@ def test_the_courses_layer_with_the_courses_signature():
     attended_val, alpha = layer(hidden, encoder_outputs)
     assert attended_val.shape == (batch, enc_hid_dim * 2)
     assert alpha.shape == (batch, src_len)
-    wanted_val, wanted_alpha = course_attention(layer, hidden, encoder_outputs)
-    torch.testing.assert_close(alpha, wanted_alpha)
-    torch.testing.assert_close(attended_val, wanted_val)
+    expected_val, expected_alpha = course_attention(layer, hidden, encoder_outputs)
+    torch.testing.assert_close(alpha, expected_alpha)
+    torch.testing.assert_close(attended_val, expected_val)
 
 
-def test_the_courses_layer_has_its_default_width_and_takes_a_mask():
+def test_course_layer_has_the_default_kq_dim_and_takes_a_mask():
     torch.manual_seed(1)
     layer = SingleQueryScaledDotProductAttention(3, 5)
     assert layer.attention.query.weight.shape == (512, 5)

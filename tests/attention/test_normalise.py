@@ -1,4 +1,4 @@
-"""Normalisers: laws over the registry, and each against an independent computation."""
+"""Normalisers: invariants over the registry, and each against an independent computation."""
 
 import pytest
 import torch
@@ -7,11 +7,11 @@ from regard.attention import NORMALISERS
 from regard.attention.normalise import argmax, none, softmax, sparsemax
 
 INF = float("inf")
-SUMMING = [name for name in NORMALISERS if name != "none"]
+NORMALISED = [name for name in NORMALISERS if name != "none"]
 
 
-def scores_with_holes(requires_grad: bool = False) -> torch.Tensor:
-    """[2 3 5 7]: a third masked, one query with a single key left, one with none."""
+def masked_scores(requires_grad: bool = False) -> torch.Tensor:
+    """[2 3 5 7]: a third masked; one query with a single key, one with none."""
     random = torch.Generator().manual_seed(1)
     scores = torch.randn(2, 3, 5, 7, generator=random, dtype=torch.float64) * 2
     scores[torch.rand(2, 3, 5, 7, generator=random) < 1 / 3] = -INF
@@ -20,20 +20,20 @@ def scores_with_holes(requires_grad: bool = False) -> torch.Tensor:
     return scores.requires_grad_(requires_grad)
 
 
-@pytest.mark.parametrize("name", SUMMING)
-def test_weights_sum_to_one_or_to_zero_where_there_is_nothing(name):
-    scores = scores_with_holes()
+@pytest.mark.parametrize("name", NORMALISED)
+def test_weights_sum_to_one_or_to_zero_if_all_keys_are_masked(name):
+    scores = masked_scores()
     weights = NORMALISERS[name](scores)
-    hopeless = (scores == -INF).all(-1)
-    assert hopeless.sum() >= 1
-    torch.testing.assert_close(weights.sum(-1), (~hopeless).double())
+    all_masked = (scores == -INF).all(-1)
+    assert all_masked.sum() >= 1
+    torch.testing.assert_close(weights.sum(-1), (~all_masked).double())
     assert (weights >= 0).all()
-    assert (weights[hopeless] == 0).all()
+    assert (weights[all_masked] == 0).all()
 
 
 @pytest.mark.parametrize("name", NORMALISERS)
-def test_a_masked_weight_is_exactly_zero_and_passes_no_gradient(name):
-    scores = scores_with_holes(requires_grad=True)
+def test_masked_weights_and_their_gradients_are_exactly_zero(name):
+    scores = masked_scores(requires_grad=True)
     weights = NORMALISERS[name](scores)
     masked = scores == -INF
     assert (weights[masked] == 0).all()
@@ -46,7 +46,7 @@ def test_a_masked_weight_is_exactly_zero_and_passes_no_gradient(name):
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
 @pytest.mark.parametrize("name", NORMALISERS)
-def test_a_row_of_nothing_is_zeros_in_every_precision(name, dtype):
+def test_a_fully_masked_row_is_zeros_in_every_dtype(name, dtype):
     scores = torch.full((2, 3), -INF, dtype=dtype, requires_grad=True)
     weights = NORMALISERS[name](scores)
     weights.sum().backward()
@@ -55,35 +55,35 @@ def test_a_row_of_nothing_is_zeros_in_every_precision(name, dtype):
     assert (scores.grad == 0).all()
 
 
-@pytest.mark.parametrize("name", SUMMING)
+@pytest.mark.parametrize("name", NORMALISED)
 @pytest.mark.parametrize("shift", [1e4, -1e4])
-def test_adding_a_constant_to_all_scores_changes_nothing(name, shift):
-    scores = scores_with_holes()
+def test_weights_are_invariant_to_a_shift_of_all_scores(name, shift):
+    scores = masked_scores()
     torch.testing.assert_close(NORMALISERS[name](scores + shift), NORMALISERS[name](scores))
 
 
 @pytest.mark.parametrize("name", NORMALISERS)
-def test_the_order_of_keys_does_not_matter(name):
-    scores = scores_with_holes()
+def test_weights_are_equivariant_to_permutations_of_keys(name):
+    scores = masked_scores()
     order = torch.tensor([3, 1, 6, 0, 5, 2, 4])
     torch.testing.assert_close(
         NORMALISERS[name](scores[..., order]), NORMALISERS[name](scores)[..., order]
     )
 
 
-def test_softmax_is_torchs_where_something_is_allowed():
-    scores = scores_with_holes()
+def test_softmax_equals_torch_where_a_key_is_allowed():
+    scores = masked_scores()
     allowed = (scores > -INF).any(-1)
     torch.testing.assert_close(softmax(scores)[allowed], scores[allowed].softmax(-1))
 
 
-def test_softmax_survives_huge_scores():
+def test_softmax_is_stable_for_huge_scores():
     weights = softmax(torch.tensor([[1e30, -1e30, 1e30]]))
     torch.testing.assert_close(weights, torch.tensor([[0.5, 0.0, 0.5]]))
 
 
 def project(point: list[float]) -> list[float]:
-    """The nearest point of the simplex, tau found by bisection: sum max(x - tau, 0) = 1."""
+    """The nearest point of the simplex; bisection for tau in sum max(x - tau, 0) = 1."""
     finite = [x for x in point if x > -INF]
     low, high = min(finite) - 1, max(finite)
     for _ in range(200):
@@ -93,13 +93,13 @@ def project(point: list[float]) -> list[float]:
     return [max(x - high, 0.0) for x in point]
 
 
-def test_sparsemax_is_the_projection_on_the_simplex():
-    scores = scores_with_holes()
+def test_sparsemax_is_the_projection_onto_the_simplex():
+    scores = masked_scores()
     weights = sparsemax(scores)
-    for row, found in zip(scores.reshape(-1, 7), weights.reshape(-1, 7), strict=True):
+    for row, result in zip(scores.reshape(-1, 7), weights.reshape(-1, 7), strict=True):
         if (row > -INF).any():
-            wanted = torch.tensor(project(row.tolist()), dtype=torch.float64)
-            torch.testing.assert_close(found, wanted, atol=1e-12, rtol=0)
+            expected = torch.tensor(project(row.tolist()), dtype=torch.float64)
+            torch.testing.assert_close(result, expected, atol=1e-12, rtol=0)
 
 
 @pytest.mark.parametrize(
@@ -118,31 +118,31 @@ def test_sparsemax_worked_examples(scores, weights):
 
 
 def test_sparsemax_gradient_is_the_support_minus_its_mean():
-    scores = scores_with_holes(requires_grad=True)
+    scores = masked_scores(requires_grad=True)
     weights = sparsemax(scores)
     upstream = torch.randn(weights.shape, generator=torch.Generator().manual_seed(3)).double()
     (weights * upstream).sum().backward()
     support = (weights > 0).double()
     size = support.sum(-1, keepdim=True).clamp(min=1)
-    wanted = support * (upstream - (support * upstream).sum(-1, keepdim=True) / size)
-    torch.testing.assert_close(scores.grad, wanted)
+    expected = support * (upstream - (support * upstream).sum(-1, keepdim=True) / size)
+    torch.testing.assert_close(scores.grad, expected)
 
 
-def test_argmax_is_one_hot_at_the_best_key_and_the_first_of_equals():
+def test_argmax_is_one_hot_at_the_highest_score_and_the_first_of_equal_ones():
     scores = torch.tensor([[1.0, 5.0, 2.0], [4.0, 4.0, 4.0], [-INF, -3.0, -INF], [-INF] * 3])
-    wanted = torch.tensor([[0.0, 1.0, 0.0], [1.0, 0.0, 0.0], [0.0, 1.0, 0.0], [0.0] * 3])
-    assert torch.equal(argmax(scores), wanted)
+    expected = torch.tensor([[0.0, 1.0, 0.0], [1.0, 0.0, 0.0], [0.0, 1.0, 0.0], [0.0] * 3])
+    assert torch.equal(argmax(scores), expected)
 
 
-def test_argmax_has_softmaxs_gradient():
-    hard, soft = scores_with_holes(requires_grad=True), scores_with_holes(requires_grad=True)
+def test_argmax_has_the_gradient_of_softmax():
+    hard, soft = masked_scores(requires_grad=True), masked_scores(requires_grad=True)
     upstream = torch.randn(hard.shape, generator=torch.Generator().manual_seed(3)).double()
     (argmax(hard) * upstream).sum().backward()
     (softmax(soft) * upstream).sum().backward()
     assert torch.equal(hard.grad, soft.grad)
 
 
-def test_none_is_the_score_itself():
-    scores = scores_with_holes()
+def test_none_returns_the_scores():
+    scores = masked_scores()
     allowed = scores > -INF
     assert torch.equal(none(scores)[allowed], scores[allowed])

@@ -1,4 +1,4 @@
-"""What searches are tried on: small models of every family, and sources of different lengths."""
+"""Small models of every family, and sources of different lengths."""
 
 from collections.abc import Callable
 
@@ -39,10 +39,10 @@ def _no_gradients():
 
 
 @pytest.fixture
-def lively() -> Callable[[str, int], Model]:
-    """A model by its name above: livelier than a fresh one, which says one word for ever."""
+def build_model() -> Callable[[str, int], Model]:
+    """A model of TABLES, with weights doubled: a new one would repeat one token."""
 
-    def make(name: str, vocab: int) -> Model:
+    def build_named(name: str, vocab: int) -> Model:
         torch.manual_seed(1)
         table = Config.model_validate({"model": TABLES[name]}).model
         model = build(table, vocab, vocab, joint=False).double().eval()
@@ -50,16 +50,16 @@ def lively() -> Callable[[str, int], Model]:
             parameter *= 2
         return model
 
-    return make
+    return build_named
 
 
 @pytest.fixture
-def sources() -> Callable[[int, tuple[int, ...]], tuple[Tensor, Tensor]]:
+def random_sources() -> Callable[[int, tuple[int, ...]], tuple[Tensor, Tensor]]:
     """(ids, mask) of sentences of these lengths."""
 
-    def make(vocab: int, lengths: tuple[int, ...]) -> tuple[Tensor, Tensor]:
+    def build_batch(vocab: int, lengths: tuple[int, ...]) -> tuple[Tensor, Tensor]:
         mask = torch.arange(max(lengths)) < torch.tensor(lengths)[:, None]
         ids = torch.randint(3, vocab, mask.shape, generator=torch.Generator().manual_seed(2))
         return ids * mask, mask
 
-    return make
+    return build_batch

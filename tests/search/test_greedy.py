@@ -1,4 +1,4 @@
-"""Greedy search against a naive loop over whole sentences."""
+"""Greedy search against a naive loop without a cache."""
 
 import pytest
 import torch
@@ -8,100 +8,104 @@ from regard.search import greedy
 from regard.text.tokenizer import BOS, EOS, PAD
 
 VOCAB, LENGTHS = 11, (7, 2, 5, 1, 3)
-LIMITS = (9, 19, 1, 13, 5)
+MAX_LENGTHS = (9, 19, 1, 13, 5)
 NAMES = ["gru", "bottleneck", "rnn-2", "transformer", "rotary", "grouped-window", "latent"]
 
 
 @pytest.fixture(params=NAMES)
-def model(request, lively) -> Model:
-    return lively(request.param, VOCAB)
+def model(request, build_model) -> Model:
+    return build_model(request.param, VOCAB)
 
 
-def lean(model: Model, **towards: float) -> None:
-    """Lean all logits towards some tokens: outputs that end soon, or never."""
-    leaning = torch.zeros(VOCAB, dtype=torch.float64)
-    for name, weight in towards.items():
-        leaning[{"end": EOS, "begin": BOS, "pad": PAD}[name]] = weight
-    plain = model.project
-    model.project = lambda features: plain(features) + leaning
+def bias_logits(model: Model, **biases: float) -> None:
+    """Add a bias to the logits of special tokens, so that outputs end soon, or never."""
+    bias = torch.zeros(VOCAB, dtype=torch.float64)
+    for name, value in biases.items():
+        bias[{"eos": EOS, "bos": BOS, "pad": PAD}[name]] = value
+    project = model.project
+    model.project = lambda features: project(features) + bias
 
 
 @pytest.fixture
-def source(sources) -> tuple[torch.Tensor, torch.Tensor]:
-    return sources(VOCAB, LENGTHS)
+def source(random_sources) -> tuple[torch.Tensor, torch.Tensor]:
+    return random_sources(VOCAB, LENGTHS)
 
 
-def naive(model, source, mask, limit: int) -> tuple[list[int], float]:
-    """One sentence; the whole output is read again for every word."""
+def naive(model, source, mask, max_length: int) -> tuple[list[int], float]:
+    """One sentence; the model reads the whole prefix again for every token."""
     ids, score = [BOS], 0.0
-    while len(ids) <= limit and ids[-1] != EOS:
+    while len(ids) <= max_length and ids[-1] != EOS:
         logits = model(source, mask, torch.tensor([ids]))[0, -1].float()
-        chances = logits.log_softmax(-1).tolist()
-        best = max((i for i in range(VOCAB) if i not in (PAD, BOS)), key=chances.__getitem__)
+        log_probs = logits.log_softmax(-1).tolist()
+        best = max((i for i in range(VOCAB) if i not in (PAD, BOS)), key=log_probs.__getitem__)
         ids.append(best)
-        score += chances[best]
+        score += log_probs[best]
     return ids[1:], score
 
 
-def search(model, source, limits=LIMITS):
-    return greedy(model, model.encode(*source), torch.tensor(limits))
+def search(model, source, max_lengths=MAX_LENGTHS):
+    return greedy(model, model.encode(*source), torch.tensor(max_lengths))
 
 
-@pytest.mark.parametrize("end", [-2.0, 0.0, 2.0])
-def test_greedy_is_the_naive_loop(model, source, end):
-    lean(model, end=end)
-    found = search(model, source)
-    for row, (length, limit) in enumerate(zip(LENGTHS, LIMITS, strict=True)):
+@pytest.mark.parametrize("eos", [-2.0, 0.0, 2.0])
+def test_greedy_equals_a_naive_loop(model, source, eos):
+    bias_logits(model, eos=eos)
+    results = search(model, source)
+    for row, (length, max_length) in enumerate(zip(LENGTHS, MAX_LENGTHS, strict=True)):
         ids, mask = (tensor[row : row + 1, :length] for tensor in source)
-        wanted, score = naive(model, ids, mask, limit)
-        assert found[row].ids == wanted
-        assert found[row].score == pytest.approx(score, abs=1e-4)
-        assert found[row].normalised == found[row].score
+        expected_ids, score = naive(model, ids, mask, max_length)
+        assert results[row].ids == expected_ids
+        assert results[row].score == pytest.approx(score, abs=1e-4)
+        assert results[row].normalised == results[row].score
 
 
 @pytest.mark.parametrize("check_every", [2, 3, 8, 100])
-def test_looking_rarely_for_what_has_ended_finds_the_same(model, source, check_every):
-    lean(model, end=1.0)
-    memory, limits = model.encode(*source), torch.tensor(LIMITS)
-    found, wanted = greedy(model, memory, limits, check_every), greedy(model, memory, limits)
-    assert [h.ids for h in found] == [h.ids for h in wanted]
-    assert [h.score for h in found] == pytest.approx([h.score for h in wanted], abs=1e-5)
+def test_outputs_do_not_depend_on_the_check_interval(model, source, check_every):
+    bias_logits(model, eos=1.0)
+    memory, max_lengths = model.encode(*source), torch.tensor(MAX_LENGTHS)
+    results = greedy(model, memory, max_lengths, check_every)
+    expected = greedy(model, memory, max_lengths)
+    assert [h.ids for h in results] == [h.ids for h in expected]
+    assert [h.score for h in results] == pytest.approx([h.score for h in expected], abs=1e-5)
 
 
-def test_rows_do_not_know_of_each_other(model, source):
-    lean(model, end=1.0)
-    together = search(model, source)
+def test_outputs_do_not_depend_on_the_batch(model, source):
+    bias_logits(model, eos=1.0)
+    expected = search(model, source)
     order = [3, 0, 4, 2, 1]
-    turned = search(model, [t[order] for t in source], [LIMITS[row] for row in order])
-    assert [h.ids for h in turned] == [together[row].ids for row in order]
-    for row, limit in enumerate(LIMITS):
-        alone = search(model, [t[row : row + 1] for t in source], [limit])[0]
-        assert alone.ids == together[row].ids
-        assert alone.score == pytest.approx(together[row].score, abs=1e-5)
+    permuted = search(model, [t[order] for t in source], [MAX_LENGTHS[row] for row in order])
+    assert [h.ids for h in permuted] == [expected[row].ids for row in order]
+    for row, max_length in enumerate(MAX_LENGTHS):
+        single = search(model, [t[row : row + 1] for t in source], [max_length])[0]
+        assert single.ids == expected[row].ids
+        assert single.score == pytest.approx(expected[row].score, abs=1e-5)
 
 
-def test_an_output_that_never_ends_stops_at_its_own_limit(model, source):
-    lean(model, end=-1000.0)
-    assert [len(h.ids) for h in search(model, source)] == list(LIMITS)
+def test_an_output_without_eos_stops_at_its_own_maximum_length(model, source):
+    bias_logits(model, eos=-1000.0)
+    assert [len(h.ids) for h in search(model, source)] == list(MAX_LENGTHS)
 
 
-def test_an_output_that_ends_at_once_is_its_end(model, source):
-    lean(model, end=1000.0)
-    found = search(model, source)
-    assert [h.ids for h in found] == [[EOS]] * len(LENGTHS)
-    assert [h.score for h in found] == pytest.approx([0.0] * len(LENGTHS), abs=1e-6)
+def test_an_output_may_be_eos_alone(model, source):
+    bias_logits(model, eos=1000.0)
+    results = search(model, source)
+    assert [h.ids for h in results] == [[EOS]] * len(LENGTHS)
+    assert [h.score for h in results] == pytest.approx([0.0] * len(LENGTHS), abs=1e-6)
 
 
-def test_no_output_holds_padding_or_begin(model, source):
-    lean(model, pad=50.0, begin=60.0)
-    found = search(model, source)
-    assert not {PAD, BOS} & {i for h in found for i in h.ids}
-    # The score is the model's own probability: what may not be said still takes its share.
-    assert all(h.score < -40 for h in found)
+def test_no_output_contains_pad_or_bos(model, source):
+    bias_logits(model, pad=50.0, bos=60.0)
+    results = search(model, source)
+    assert not {PAD, BOS} & {i for h in results for i in h.ids}
+    # Scores are not renormalised: excluded tokens keep their probability mass.
+    assert all(h.score < -40 for h in results)
 
 
-def test_the_end_stands_last_or_nowhere(model, source):
-    lean(model, end=1.0)
-    found = search(model, source)
-    assert all(EOS not in h.ids[:-1] for h in found)
-    assert all(h.ids[-1] == EOS or len(h.ids) == n for h, n in zip(found, LIMITS, strict=True))
+def test_eos_is_last_or_absent(model, source):
+    bias_logits(model, eos=1.0)
+    results = search(model, source)
+    assert all(EOS not in h.ids[:-1] for h in results)
+    assert all(
+        h.ids[-1] == EOS or len(h.ids) == max_length
+        for h, max_length in zip(results, MAX_LENGTHS, strict=True)
+    )

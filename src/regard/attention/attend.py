@@ -15,7 +15,7 @@ def attend(
     normalise: Normaliser = softmax,
     dropout_p: float = 0.0,
 ) -> tuple[Float[Tensor, "*batch query depth"], Float[Tensor, "*batch query key"]]:
-    """A = sum_i alpha_i v_i, alpha = normalise(masked scores). Returns (a, alpha).
+    """(a, alpha): a = sum_i alpha_i v_i, alpha = normalise(masked scores).
 
     `dropout_p` is the dropout probability of the weights.
     """
@@ -37,16 +37,13 @@ def attend_fused(
     dropout_p: float = 0.0,
 ) -> Float[Tensor, "*batch query value_depth"]:
     """`attend` for scaled-dot scores, plus a bias, and softmax, in PyTorch's fused kernel: no weights."""
-    attn_mask = None if bias is None else bias.to(query.dtype)
+    bias = None if bias is None else bias.to(query.dtype)
     if mask is not None:
         # An additive mask (log 1 = 0, log 0 = minus infinity): with it every kernel returns zeros for a
         # query with all keys masked; with a boolean mask cuDNN's does not.
-        masked = float("-inf")
-        attn_mask = (
-            mask.to(query.dtype).log()
-            if attn_mask is None
-            else torch.where(mask, attn_mask, masked)
+        bias = (
+            mask.to(query.dtype).log() if bias is None else torch.where(mask, bias, float("-inf"))
         )
-    if attn_mask is not None and attn_mask.stride(-1) != 1:
-        attn_mask = attn_mask.contiguous()  # the fastest kernels require it
-    return scaled_dot_product_attention(query, keys, values, attn_mask, dropout_p)
+    if bias is not None and bias.stride(-1) != 1:
+        bias = bias.contiguous()  # the fastest kernels require it
+    return scaled_dot_product_attention(query, keys, values, bias, dropout_p)

@@ -155,10 +155,8 @@ class MultiHeadBase(nn.Module, ABC):
     ]:
         """(context, weights) of every head. The heads of a group share one key/value head."""
         heads, kv_heads = query.shape[1], keys.shape[1]
-        query, bias = (
-            fold_groups(query, kv_heads),
-            bias if bias is None else fold_groups(bias, kv_heads),
-        )
+        query = fold_groups(query, kv_heads)
+        bias = None if bias is None else fold_groups(bias, kv_heads)
         if mask is not None and mask.shape[2] > 1:
             mask = mask.repeat(1, 1, heads // kv_heads, 1) if kv_heads < heads else mask
         dropout_p = self.dropout if self.training else 0.0
@@ -168,9 +166,8 @@ class MultiHeadBase(nn.Module, ABC):
         scores = self.score(query, keys)
         scores = scores if bias is None else scores + bias
         context, weights = attend(scores, values, mask, self.normalise, dropout_p)
-        return unfold_groups(context, heads), unfold_groups(
-            weights, heads
-        ) if need_weights else None
+        weights = unfold_groups(weights, heads) if need_weights else None
+        return unfold_groups(context, heads), weights
 
 
 def split_heads(x: Float[Tensor, "batch length concatenated"], heads: int) -> Heads:

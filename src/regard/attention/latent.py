@@ -82,8 +82,8 @@ class Latent(MultiHeadBase):
         if self._can_absorb(x.shape[1], c.shape[2]):
             up_keys, up_values = self.up.weight.unflatten(0, (2, self.heads, -1))
             # The score divides by the square root of the dimension it gets: correct for the difference.
-            scale = math.sqrt(sum(self.cache_dims) / sum(self.query_dims))
-            query = torch.cat([query @ up_keys, rotary_query], dim=-1) * scale
+            correction = math.sqrt(sum(self.cache_dims) / sum(self.query_dims))
+            query = torch.cat([query @ up_keys, rotary_query], dim=-1) * correction
             keys = concatenate(c, rotary_key)
             context, weights = self._attend(query, keys, c, head_mask, bias, need_weights)
             context = context @ up_values.transpose(1, 2)

@@ -88,7 +88,7 @@ class Learned(Position):
         return x + embedding(position_ids, self.table).to(x.dtype)
 
     def _may_exceed(self, position_ids: PositionIds) -> bool:
-        """Should the position ids be checked against the table?
+        """May a position id lie outside the table, so that all must be checked?
 
         On an accelerator the check would synchronise with the host at every step, so it runs there only
         if the sequence is longer than the table. A single step beyond the table (which a translator

@@ -35,7 +35,7 @@ class Score(nn.Module, ABC):
         """A score for each query and key."""
 
 
-def constant(value: float, query: Tensor, keys: Tensor) -> Tensor:
+def constant_scores(value: float, query: Tensor, keys: Tensor) -> Tensor:
     return query.new_full((*query.shape[:-1], keys.shape[-2]), value)
 
 
@@ -46,7 +46,7 @@ class Dummy(Score):
     pairwise = True
 
     def forward(self, query: Query, keys: Keys) -> Scores:
-        return constant(float("-inf"), query, keys)
+        return constant_scores(float("-inf"), query, keys)
 
 
 class Mean(Score):
@@ -56,7 +56,7 @@ class Mean(Score):
     pairwise = True
 
     def forward(self, query: Query, keys: Keys) -> Scores:
-        return constant(0.0, query, keys)
+        return constant_scores(0.0, query, keys)
 
 
 class Location(Score):
@@ -121,10 +121,10 @@ class Bilinear(Score):
 
     def __init__(self, query_dim: int, key_dim: int) -> None:
         super().__init__(query_dim, key_dim)
-        self.weight = nn.Linear(key_dim, query_dim, bias=False)
+        self.linear = nn.Linear(key_dim, query_dim, bias=False)
 
     def forward(self, query: Query, keys: Keys) -> Scores:
-        return query @ self.weight(keys).transpose(-1, -2)
+        return query @ self.linear(keys).transpose(-1, -2)
 
 
 SCORES: dict[str, type[Score]] = {

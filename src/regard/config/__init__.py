@@ -202,12 +202,12 @@ class Config(Table):
         """
         if not isinstance(data, dict) or kind_of(data.get("model")) != "pretrained":
             return data
-        given = data.get("tokenizer")
-        given = given.model_dump() if isinstance(given, Table) else given
-        settings = given if isinstance(given, dict) else {}
-        trained = {name for table in (Characters, Words, Bpe) for name in table.model_fields}
-        supported = set(PretrainedTokenizer.model_fields) - {"joint"}
-        settings = {name: settings[name] for name in settings if name not in trained - supported}
+        tokenizer = data.get("tokenizer")
+        tokenizer = tokenizer.model_dump() if isinstance(tokenizer, Table) else tokenizer
+        settings = tokenizer if isinstance(tokenizer, dict) else {}
+        from_scratch = {name for table in (Characters, Words, Bpe) for name in table.model_fields}
+        dropped = from_scratch - set(PretrainedTokenizer.model_fields) | {"joint"}
+        settings = {name: settings[name] for name in settings if name not in dropped}
         return data | {"tokenizer": settings | {"kind": "pretrained"}}
 
     @model_validator(mode="after")

@@ -64,7 +64,7 @@ class FileData(Data):
 
     @model_validator(mode="after")
     def _check_fields(self) -> "FileData":
-        single = [given for given in (self.train, self.val, self.test) if isinstance(given, str)]
+        single = [files for files in (self.train, self.val, self.test) if isinstance(files, str)]
         jsonl = [name for name in single if name.lower().removesuffix(".gz").endswith(".jsonl")]
         if self.changed("fields") and not jsonl:
             raise ValueError(

@@ -91,7 +91,7 @@ def override(table: dict[str, Any], settings: Iterable[str]) -> dict[str, Any]:
 
 
 def apply(table: dict[str, Any], settings: Iterable[Setting]) -> dict[str, Any]:
-    """A copy of `table` with each setting made. Setting a kind resets its table."""
+    """A copy of `table` with each setting applied. Setting a kind resets its table."""
     # Outer tables before inner ones, and a kind before its siblings: a reset must not undo another
     # setting. `model.attention.kind = "none"` and the short `model.attention = "none"` have one depth.
     ordered = sorted(settings, key=lambda setting: len(setting[0]) - (setting[0][-1] == "kind"))

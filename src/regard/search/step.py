@@ -33,9 +33,9 @@ def topk(
     rows, vocab = values.shape
     chunked = vocab // CHUNK * CHUNK
     if chunked < 2 * count * CHUNK or values.device.type != "cpu":
-        return exact_topk(values, count)
+        return direct_topk(values, count)
     chunks = values[:, :chunked].unflatten(1, (-1, CHUNK))
-    best_chunks = exact_topk(chunks.amax(-1), count)[1].sort(-1).values
+    best_chunks = direct_topk(chunks.amax(-1), count)[1].sort(-1).values
     candidates = chunks.gather(1, best_chunks[..., None].expand(-1, -1, CHUNK)).flatten(1)
     offsets = torch.arange(CHUNK, device=values.device)
     columns = (best_chunks[..., None] * CHUNK + offsets).flatten(1)
@@ -43,13 +43,13 @@ def topk(
         rest = torch.arange(chunked, vocab, device=values.device).expand(rows, -1)
         candidates = torch.cat([candidates, values[:, chunked:]], dim=1)
         columns = torch.cat([columns, rest], dim=1)
-    top, index = exact_topk(candidates, count)
+    top, index = direct_topk(candidates, count)
     return top, columns.gather(1, index)
 
 
-def exact_topk(
+def direct_topk(
     values: Float[Tensor, "rows columns"], count: int
 ) -> tuple[Float[Tensor, "rows count"], Int[Tensor, "rows count"]]:
-    """`torch.topk`; for one, the first of equal values, like `argmax`."""
+    """`torch.topk`; with count 1, the first of equal values, like `argmax`."""
     top, index = values.max(-1, keepdim=True) if count == 1 else values.topk(count)
     return top, index
