@@ -228,7 +228,7 @@ DAMAGE: dict[str, tuple[Callable[[Path], object], str]] = {
         lambda run: (run / "model.safetensors").write_bytes(
             pickle.dumps(PickleTrap(run / "unpickled"))
         ),
-        "model.safetensors is damaged or is no safetensors file",
+        "model.safetensors is damaged or not a safetensors file",
     ),
     "truncated tokenizer": (lambda run: truncate(run / "tokenizer.json"), "tokenizer.json is not"),
     "foreign tokenizer": (
@@ -278,7 +278,7 @@ def test_damaged_checkpoint(regard, run: Path, small, tmp_path: Path, checksums,
     before = checksums(broken)
     result = regard("train", "case", "--run", broken, *small, "--device", "cpu", "--resume")
     assert result.code == 2
-    assert re.search(r"state\.safetensors (is damaged|does not belong)", result.err)
+    assert re.search(r"state\.safetensors (is damaged|does not match)", result.err)
     assert "Traceback" not in result.err
     assert checksums(broken) == before
     assert regard("translate", broken, "<U> a").code == 0  # the model is intact

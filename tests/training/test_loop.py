@@ -28,7 +28,7 @@ def script_losses(monkeypatch: pytest.MonkeyPatch, losses: list[float]) -> list[
     remaining, validated = iter(losses), []
 
     def fake(model, data, _tokens):
-        validated.append({name: tensor.clone() for name, tensor in weights(model).items()})
+        validated.append({name: tensor.clone() for name, tensor in state_tensors(model).items()})
         return [Likelihood(next(remaining) * 10, 10, 5)]
 
     monkeypatch.setattr(loop, "likelihoods", fake)
@@ -200,7 +200,7 @@ def test_no_weight_decay_on_biases_and_norms(tiny, family: str) -> None:
         for p in group["params"]
     }
     for name, parameter in model.named_parameters():
-        decayed = parameter.ndim > 1 and not name.endswith("a_log")  # decay rates of a state space
+        decayed = parameter.ndim > 1 and not name.endswith("A_log")  # decay rates of a state space
         assert decays.pop(id(parameter)) == (0.5 if decayed else 0.0), name
     assert not decays
 

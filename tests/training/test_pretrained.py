@@ -60,8 +60,8 @@ def finished(request, tiny, fit, tmp_path_factory) -> tuple[Config, Path, str]:
 def test_trainable_weights_change_and_frozen_ones_do_not(finished, tmp_path):
     config, folder, output = finished
     torch.manual_seed(config.seed)
-    model = adopt(config.model, config.tokenizer).model
-    before, after = weights(model), read(folder / "model.safetensors")[0]
+    model = load_pretrained(config.model, config.tokenizer).model
+    before, after = state_tensors(model), read(folder / "model.safetensors")[0]
     changed = {name for name in before if not torch.equal(before[name], after[name])}
     trainable = {name for name, p in model.named_parameters() if p.requires_grad}
     # LoRA's B starts at 0, so A changes from the second step on; the key bias of the last layer never.
@@ -100,7 +100,7 @@ def test_resume_is_exact(finished, after, fit, same_run, tmp_path, monkeypatch):
 def test_run_does_not_need_the_pretrained_checkpoint(finished, checkpoint, tmp_path, monkeypatch):
     _, folder, _ = finished
     expected = regard.load(folder).translate(["abc d", "b"], beam=2)
-    monkeypatch.setattr(hub, "place", lambda name: pytest.fail(f"{name} was fetched"))
+    monkeypatch.setattr(hub, "locate", lambda name: pytest.fail(f"{name} was fetched"))
     moved = folder.rename(tmp_path / "moved")
     try:
         outputs = regard.load(moved).translate(["abc d", "b"], beam=2)
@@ -114,8 +114,8 @@ def test_ema_of_trainable_weights(tiny, fit, tmp_path):
     config = tiny("gpt2", {"kind": "frozen", "layers": 1}, ema_decay=0.5)
     fit(config, tmp_path / "run")
     state = read(tmp_path / "run" / checkpoints.FILE)[0]
-    frozen = "hugging.transformer.wte.weight"
-    trainable = "hugging.transformer.h.1.attn.c_attn.weight"
+    frozen = "hf_model.transformer.wte.weight"
+    trainable = "hf_model.transformer.h.1.attn.c_attn.weight"
     assert torch.equal(state[f"model.{frozen}"], state[f"ema.{frozen}"])
     assert not torch.equal(state[f"model.{trainable}"], state[f"ema.{trainable}"])
     assert not any(frozen in name for name in state if name.startswith("optimizer."))

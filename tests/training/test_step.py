@@ -10,7 +10,7 @@ import torch
 
 from regard.errors import UserError
 from regard.models import build
-from regard.models.weights import weights
+from regard.models.weights import state_tensors
 from regard.text.batch import BatchSampler, BatchSpec, DeviceDataset, EncodedPairs
 from regard.training import device, step
 from regard.training.step import TrainStep, copy_as, update_ema
@@ -52,7 +52,7 @@ def make(tiny, data):
 def run_steps(train_step: TrainStep, batches: list[BatchSpec]) -> dict[str, torch.Tensor]:
     for number, batch in enumerate(batches):
         train_step(batch, 0.01 * (number + 1), number)
-    return weights(train_step.model)
+    return state_tensors(train_step.model)
 
 
 def assert_close(one: dict[str, torch.Tensor], two: dict[str, torch.Tensor]) -> None:
@@ -96,7 +96,7 @@ def test_replayed_steps_give_the_same_weights(make, data, family: str, monkeypat
     replayed = make(family, graphs=True, ema_decay=0.9)
     eager = make(family, ema_decay=0.9)
     assert_close(run_steps(eager, batches), run_steps(replayed, batches))
-    assert_close(weights(eager.ema_model), weights(replayed.ema_model))
+    assert_close(state_tensors(eager.ema_model), state_tensors(replayed.ema_model))
     assert replayed.mean_loss() == pytest.approx(eager.mean_loss())
     shapes = {(len(batch.rows), batch.source_length) for batch in batches}
     assert FakeGraph.count == len(shapes) == 2
@@ -173,19 +173,19 @@ def test_step_equals_plain_pytorch(make, data, family: str) -> None:
         torch.nn.utils.clip_grad_norm_(other.parameters(), 0.05)
         optimizer.param_groups[0]["lr"].fill_(0.01)
         optimizer.step()
-    assert_close(weights(other), weights(train_step.model))
+    assert_close(state_tensors(other), state_tensors(train_step.model))
 
 
 def test_ema(make, data) -> None:
     train_step = make("recurrent", ema_decay=0.5)
     batches = BatchSampler(data, 40, 5, seed=1).epoch(0)
-    expected = {name: tensor.clone() for name, tensor in weights(train_step.model).items()}
+    expected = {name: tensor.clone() for name, tensor in state_tensors(train_step.model).items()}
     for number, batch in enumerate(batches):
         train_step(batch, 0.01, number)
         decay = min(0.5, (1 + number) / (10 + number))
-        for name, tensor in weights(train_step.model).items():
+        for name, tensor in state_tensors(train_step.model).items():
             expected[name] = decay * expected[name] + (1 - decay) * tensor
-        assert_close(expected, weights(train_step.ema_model))
+        assert_close(expected, state_tensors(train_step.ema_model))
     assert (plain := make("recurrent")).ema_model is plain.model
 
 
@@ -202,7 +202,7 @@ def test_unused_parameter_does_not_change(tiny, data) -> None:
     dataset = DeviceDataset(data, "cpu")
     train_step = TrainStep(model, config.training, dataset, torch.float32, False, print)
     run_steps(train_step, BatchSampler(data, 40, 5, seed=1).epoch(0))
-    assert weights(model)["unused"].tolist() == [1.0, 1.0, 1.0]
+    assert state_tensors(model)["unused"].tolist() == [1.0, 1.0, 1.0]
 
 
 # --- precision ------------------------------------------------------------------------------------
@@ -266,14 +266,14 @@ def test_frozen_parameters_do_not_change(make, data, dtype) -> None:
     frozen = {"source_embedding.weight", "encoder.0.feed_forward.up.weight", "decoder_norm.bias"}
     for name, parameter in original.model.named_parameters():
         parameter.requires_grad_(name not in frozen)
-    before = copy.deepcopy(weights(original.model))
+    before = copy.deepcopy(state_tensors(original.model))
     train_step = TrainStep(original.model, original.settings, original.data, dtype, False, print)
     run_steps(train_step, batches)
-    for name, value in weights(train_step.model).items():
+    for name, value in state_tensors(train_step.model).items():
         assert torch.equal(value, before[name]) == (name in frozen), name
-    for name, value in weights(train_step.compute_model).items():
-        torch.testing.assert_close(value.float(), weights(train_step.model)[name])
-    for name, value in weights(train_step.ema_model).items():
+    for name, value in state_tensors(train_step.compute_model).items():
+        torch.testing.assert_close(value.float(), state_tensors(train_step.model)[name])
+    for name, value in state_tensors(train_step.ema_model).items():
         assert torch.equal(value, before[name]) == (name in frozen), name
     assert train_step.model.trainable_count == train_step.model.parameter_count - sum(
         before[name].numel() for name in frozen

@@ -105,9 +105,7 @@ class TrainStep:
         """Copy the weights of `model` to `compute_model`, after a change from outside."""
         with torch.no_grad():
             if self.compute_model is not self.model:
-                foreach_copy_(
-                    list(self.compute_model.parameters()), list(self.model.parameters())
-                )
+                foreach_copy_(list(self.compute_model.parameters()), list(self.model.parameters()))
 
     def _step_with_graph(self, shape: Shape, rows: Int[Tensor, " batch"]) -> None:
         """Run the first batch of a shape eagerly, capture the second, replay from then on."""
