@@ -21,7 +21,7 @@ SETTINGS = [
     "training.validate_every=2",
 ]
 SWEEP = importlib.import_module("regard.compare.sweep")  # the package exports the function
-TRAIN = importlib.import_module("regard.training.run")
+EXAMPLES = "regard.training.examples.EXAMPLES"
 VARY = ["model.cell=gru,rnn"]
 
 
@@ -55,7 +55,7 @@ def finished_runs(settings: list[str], tmp_path_factory: pytest.TempPathFactory)
     runs = plan(["case"], VARY, settings, [2], folder)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(SWEEP, "execute", execute_in_process)
-        patch.setattr(TRAIN, "EXAMPLES", 0)
+        patch.setattr(EXAMPLES, 0)
         assert sweep(runs, "test", [1], "cpu", 1, lambda line: None) == []
     return runs
 
@@ -70,5 +70,5 @@ def executed(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
         return execute_in_process(run, *rest)
 
     monkeypatch.setattr(SWEEP, "execute", execute)
-    monkeypatch.setattr(TRAIN, "EXAMPLES", 0)
+    monkeypatch.setattr(EXAMPLES, 0)
     return folders

@@ -87,7 +87,7 @@ def test_a_folder_with_other_settings_is_an_error_before_anything_runs(runs, exe
     file.write_text(file.read_text().replace("hidden_dim = 8", "hidden_dim = 9"))
     shutil.rmtree(runs[0].folder)
     with pytest.raises(
-        UserError, match=r"other settings \(model.hidden_dim: 9 there, 8 here\).*--out"
+        UserError, match=r"other settings \(model.hidden_dim: saved 9, given 8\).*--out"
     ):
         run_sweep(runs)
     assert executed == []

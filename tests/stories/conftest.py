@@ -1,4 +1,4 @@
-"""What a user types, in this process for speed: `regard(...)` is the command with its streams."""
+"""End-to-end tests of the commands. `regard(...)` runs a command in this process, for speed."""
 
 import contextlib
 import hashlib
@@ -29,14 +29,14 @@ SMALL = [
 
 
 @dataclass
-class Said:
+class Result:
     code: int
     out: str
     err: str
 
 
-def command(*words: object, stdin: bytes = b"") -> Said:
-    """`regard WORDS`, as the console script runs it."""
+def run_command(*words: object, stdin: bytes = b"") -> Result:
+    """Run `regard WORDS` as the console script does."""
     out, err = io.StringIO(), io.StringIO()
     with (
         mock.patch.object(sys, "argv", ["regard", *map(str, words)]),
@@ -49,12 +49,12 @@ def command(*words: object, stdin: bytes = b"") -> Said:
             code = 0
         except SystemExit as end:
             code = int(end.code or 0)
-    return Said(code, out.getvalue(), err.getvalue())
+    return Result(code, out.getvalue(), err.getvalue())
 
 
 @pytest.fixture(scope="session")
-def regard() -> Callable[..., Said]:
-    return command
+def regard() -> Callable[..., Result]:
+    return run_command
 
 
 @pytest.fixture(scope="session")
@@ -65,25 +65,25 @@ def small() -> list[str]:
 
 @pytest.fixture(scope="session")
 def run(small: list[str], tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A trained run, made as a user makes one. Not to be changed: copy it."""
+    """A trained run. Do not modify it: copy it."""
     folder = tmp_path_factory.mktemp("stories") / "case"
-    said = command("train", "case", "--run", folder, *small, "--device", "cpu")
-    assert said.code == 0, said.err
+    result = run_command("train", "case", "--run", folder, *small, "--device", "cpu")
+    assert result.code == 0, result.err
     return folder
 
 
 @pytest.fixture(scope="session")
 def checksums() -> Callable[[Path], dict[str, str]]:
-    """What a folder holds, file by file."""
+    """checksums(folder): the SHA-256 of every file, by relative path."""
 
-    def sums(folder: Path) -> dict[str, str]:
+    def compute(folder: Path) -> dict[str, str]:
         return {
             str(path.relative_to(folder)): hashlib.sha256(path.read_bytes()).hexdigest()
             for path in sorted(folder.rglob("*"))
             if path.is_file()
         }
 
-    return sums
+    return compute
 
 
 @pytest.fixture

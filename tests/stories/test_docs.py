@@ -104,7 +104,7 @@ def test_every_block_runs(
     page, blocks, doc_files, regard, checkpoint, clean_registries, tmp_path, monkeypatch
 ):
     script = "".join(block.text for block in blocks(page) if block.language == "bash")
-    monkeypatch.setattr("regard.training.run.EXAMPLES", 0)
+    monkeypatch.setattr("regard.training.examples.EXAMPLES", 0)
     monkeypatch.chdir(tmp_path)
     write_data(tmp_path)
     monkeypatch.setenv("REGARD_DATA", str(tmp_path / "data"))
@@ -122,8 +122,8 @@ def test_every_block_runs(
             parse(words)
             continue
         monkeypatch.setenv("REGARD_PLUGINS", plugins)
-        done = regard(*make_small(words, checkpoint))
-        assert done.code == EXIT_CODES.get(command, 0), f"{command}\n{done.err}{done.out}"
+        result = regard(*make_small(words, checkpoint))
+        assert result.code == EXIT_CODES.get(command, 0), f"{command}\n{result.err}{result.out}"
     for block in blocks(page):
         if block.language == "python" and not block.title:
             exec(compile(block.text, page, "exec"), {})
@@ -134,9 +134,9 @@ def test_every_transcript_is_what_the_command_prints(page, blocks, regard):
     for block in blocks(page):
         if block.language == "console":
             command, _, expected = block.text.partition("\n")
-            done = regard(*shlex.split(command.removeprefix("$ regard ")))
+            result = regard(*shlex.split(command.removeprefix("$ regard ")))
             pattern = re.escape(expected).replace(re.escape("..."), ".*")
-            assert re.fullmatch(pattern, done.out + done.err), done.out + done.err
+            assert re.fullmatch(pattern, result.out + result.err), result.out + result.err
 
 
 @pytest.mark.parametrize("page", PAGES)

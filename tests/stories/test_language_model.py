@@ -1,4 +1,4 @@
-"""A model that learns to write: plain text in, perplexity and samples out."""
+"""A language model: trained on plain text, gives perplexity and samples."""
 
 import json
 
@@ -23,55 +23,61 @@ SMALL = {
 
 
 @pytest.fixture(scope="module", params=SMALL)
-def writer(request, regard, tmp_path_factory):
-    """(run folder, the TOML it was made from)"""
+def language_model(request, regard, tmp_path_factory):
+    """(run folder, its TOML)"""
     here = tmp_path_factory.mktemp("text")
     for name in ("a", "b"):
         lines = [f"{name} sentence, number {n}\n" for n in range(30)]
         (here / f"{name}.txt").write_text("".join(lines), "utf-8")
     toml = here / "text.toml"
     toml.write_text(TOML.format(here=here, model=SMALL[request.param]), "utf-8")
-    said = regard("train", toml, "--run", here / "run", "--device", "cpu")
-    assert said.code == 0, said.err
+    result = regard("train", toml, "--run", here / "run", "--device", "cpu")
+    assert result.code == 0, result.err
     return here / "run", toml
 
 
-def test_evaluate_gives_perplexity_and_no_bleu(writer, regard):
-    said = regard("evaluate", writer[0], "--json")
-    assert said.code == 0, said.err
-    found = json.loads(said.out)
-    assert found["perplexity"] > 1
-    assert found["bits_per_character"] > 0
-    assert found["sentences"] == 30
-    assert found["results"] == []
-    shown = regard("evaluate", writer[0]).out
-    assert "bits per character" in shown
-    assert "no translations, so no BLEU" in shown
+def test_evaluate_gives_perplexity_and_no_bleu(language_model, regard):
+    result = regard("evaluate", language_model[0], "--json")
+    assert result.code == 0, result.err
+    report = json.loads(result.out)
+    assert report["perplexity"] > 1
+    assert report["bits_per_character"] > 0
+    assert report["sentences"] == 30
+    assert report["results"] == []
+    text = regard("evaluate", language_model[0]).out
+    assert "bits per character" in text
+    assert "no translations, so no BLEU" in text
 
 
-def test_it_writes_by_chance_or_what_is_likeliest(writer, regard):
-    draws = [regard("translate", writer[0], "--sample", "--seed", seed) for seed in (1, 1, 2)]
-    assert [said.code for said in draws] == [0, 0, 0]
-    assert draws[0].out == draws[1].out != draws[2].out
-    [drawn] = json.loads(regard("translate", writer[0], "--sample", "--json").out)
-    assert len(drawn["target"]) <= 40
-    several = regard("translate", writer[0], "--sample", "--nbest", 3)
+def test_sampling_and_greedy_search(language_model, regard):
+    samples = [
+        regard("translate", language_model[0], "--sample", "--seed", seed) for seed in (1, 1, 2)
+    ]
+    assert [result.code for result in samples] == [0, 0, 0]
+    assert samples[0].out == samples[1].out != samples[2].out
+    [sample] = json.loads(regard("translate", language_model[0], "--sample", "--json").out)
+    assert len(sample["target"]) <= 40
+    several = regard("translate", language_model[0], "--sample", "--nbest", 3)
     assert len(several.out.split("\n")) == 4
-    assert regard("translate", writer[0]).code == 0
+    assert regard("translate", language_model[0]).code == 0
 
 
-def test_it_does_not_translate(writer, regard):
-    said = regard("translate", writer[0], "a text")
-    assert said.code == 2
-    assert "learned to write, not to translate: leave the text out" in " ".join(said.err.split())
-    said = regard("compare", writer[1], "--out", writer[0].parent / "out", "--dry-run")
-    assert said.code == 2
-    assert "is a language model" in said.err
+def test_translating_is_an_error(language_model, regard):
+    result = regard("translate", language_model[0], "a text")
+    assert result.code == 2
+    assert "this is a language model, which has no source: leave the text out" in " ".join(
+        result.err.split()
+    )
+    result = regard(
+        "compare", language_model[1], "--out", language_model[0].parent / "out", "--dry-run"
+    )
+    assert result.code == 2
+    assert "is a language model" in result.err
 
 
-def test_what_has_no_attention_says_so(writer, regard):
-    if "state-space" not in (writer[0] / "config.toml").read_text("utf-8"):
-        pytest.skip("it has attention")
-    said = regard("diagram", writer[0], "")
-    assert said.code == 2
-    assert "no attention at all, only a state of fixed size" in " ".join(said.err.split())
+def test_diagram_without_attention_is_an_error(language_model, regard):
+    if "state-space" not in (language_model[0] / "config.toml").read_text("utf-8"):
+        pytest.skip("this model has attention")
+    result = regard("diagram", language_model[0], "")
+    assert result.code == 2
+    assert "no attention at all, only a state of fixed size" in " ".join(result.err.split())

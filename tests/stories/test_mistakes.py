@@ -1,4 +1,4 @@
-"""Every mistake gets exit code 2 and one clear message; nothing that was saved is touched."""
+"""User errors: exit code 2, one clear message, and no file is changed."""
 
 import os
 import pickle
@@ -13,14 +13,17 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-# Words of the command ("RUN" is a trained run, "HERE" an empty folder) and what must be said.
+# Arguments ("RUN": a trained run, "HERE": a folder with the files below) and the expected message.
 MISTAKES: dict[str, tuple[list[str], str]] = {
     "unknown preset": (["train", "caes"], 'no preset "caes".*Did you mean "case"'),
     "unknown key": (
         ["train", "case", "--set", "training.learning_rat=1"],
         'training.learning_rat: unknown key.*Did you mean "learning_rate"',
     ),
-    "unknown table": (["train", "case", "--set", "trainin.rate=1"], 'Did you mean "training"'),
+    "unknown table": (
+        ["train", "case", "--set", "trainin.learning_rate=1"],
+        'Did you mean "training"',
+    ),
     "bad value": (
         ["train", "case", "--set", "training.learning_rate=fast"],
         'training.learning_rate: got "fast"; it should be a valid number',
@@ -44,43 +47,52 @@ MISTAKES: dict[str, tuple[list[str], str]] = {
     "no such TOML": (["train", "HERE/none.toml"], "there is no file .*none.toml"),
     "a folder as TOML": (["train", "HERE/folder.toml"], "folder.toml cannot be read"),
     "broken TOML": (["train", "HERE/broken.toml"], "broken.toml is not valid TOML.*line 2"),
-    "TOML that is no text": (["train", "HERE/binary.toml"], "binary.toml cannot be read"),
-    "run exists": (["train", "case", "--run", "RUN"], "is there already.*--resume"),
-    "run is a file": (["train", "case", "--run", "HERE/file"], "is there already"),
+    "binary TOML": (["train", "HERE/binary.toml"], "binary.toml cannot be read"),
+    "run exists": (["train", "case", "--run", "RUN"], "already exists.*--resume"),
+    "run is a file": (["train", "case", "--run", "HERE/file"], "already exists"),
     "run inside a file": (
-        ["train", "HERE/few.toml", "--run", "HERE/file/run"],
+        ["train", "HERE/small.toml", "--run", "HERE/file/run"],
         "cannot be written",
     ),
     "resume with other settings": (
         ["train", "case", "--run", "RUN", "--resume"],
-        "other settings.*data.train: 300 there, 50000 here",
+        "other settings.*data.train: saved 300, given 50000",
     ),
     "no cuda": (["train", "case", "--device", "cuda"], "no CUDA device here: use --device cpu"),
     "no cuda, translating": (["translate", "RUN", "a", "--device", "cuda"], "no CUDA device"),
-    "no such device": (["translate", "RUN", "a", "--device", "abacus"], "abacus"),
+    "unknown device": (["translate", "RUN", "a", "--device", "tpu"], "tpu"),
     "missing run": (["translate", "HERE/none", "a"], "no run folder .*none"),
     "a file as a run": (["translate", "HERE/file", "a"], "no run folder"),
-    "a plot of nothing": (["evaluate", "RUN", "--plot", "HERE/a.png"], "--plot needs --ablate"),
-    "bleu of nothing": (["evaluate", "RUN", "--bleu"], "--bleu needs --ablate heads"),
-    "no first sentence": (["evaluate", "RUN", "--first", "0"], "--first is 1 or more, not 0"),
-    "no such ablation": (["evaluate", "RUN", "--ablate", "brain"], "brain.*heads"),
-    "a plot of no kind": (
+    "plot without ablation": (["evaluate", "RUN", "--plot", "HERE/a.png"], "--plot needs --ablate"),
+    "bleu without ablation": (["evaluate", "RUN", "--bleu"], "--bleu needs --ablate heads"),
+    "first 0 sentences": (["evaluate", "RUN", "--first", "0"], "--first is 1 or more, not 0"),
+    "unknown ablation": (["evaluate", "RUN", "--ablate", "layers"], "layers.*heads"),
+    "plot with an unknown suffix": (
         ["evaluate", "RUN", "--ablate", "heads", "--plot", "HERE/a.pdf"],
         "a.pdf.*ending in .png or .svg",
     ),
-    "a folder that is no run": (["evaluate", "HERE"], "is not a run folder: .*config.toml"),
+    "not a run folder": (["evaluate", "HERE"], "is not a run folder: .*config.toml"),
     "nothing to translate": (["translate", "RUN"], "nothing to translate"),
     "empty text": (["translate", "RUN", ""], "text 1 is empty"),
     "blank text": (["translate", "RUN", "<U> a", "  "], "text 2 is empty"),
     "empty line": (["translate", "RUN", "--input", "HERE/gap.txt"], "3 is empty"),
     "empty file": (["translate", "RUN", "--input", "HERE/empty.txt"], "nothing to translate"),
     "long text": (["translate", "RUN", "a" * 257], "257 tokens .* at most 256 .*max_tokens"),
-    "unseen characters": (["translate", "RUN", "<U> a漢b字"], '"漢", "字", .*never saw'),
-    "unseen in the middle": (["translate", "RUN", "<U> a\u2028b"], "never saw"),
-    "a misplaced symbol": (["diagram", "RUN", "<U> a 漢"], "never saw"),
+    "unseen characters": (
+        ["translate", "RUN", "<U> a漢b字"],
+        '"漢", "字", .*not in this model.s vocabulary',
+    ),
+    "unseen line separator": (
+        ["translate", "RUN", "<U> a\u2028b"],
+        "not in this model's vocabulary",
+    ),
+    "unseen characters in a diagram": (
+        ["diagram", "RUN", "<U> a 漢"],
+        "not in this model's vocabulary",
+    ),
     "missing input": (["translate", "RUN", "--input", "HERE/none.txt"], "cannot be read: No such"),
     "a folder as input": (["translate", "RUN", "--input", "HERE"], "cannot be read: Is a dir"),
-    "input that is no text": (
+    "input that is not UTF-8": (
         ["translate", "RUN", "--input", "HERE/latin.txt"],
         "latin.txt, line 2: not valid UTF-8",
     ),
@@ -94,42 +106,45 @@ MISTAKES: dict[str, tuple[list[str], str]] = {
     ),
     "unknown picture": (["diagram", "RUN", "<U> a", "--out", "HERE/a.jpg"], r"a\.jpg.*\.png"),
     "no suffix": (["diagram", "RUN", "<U> a", "--out", "HERE/a"], r"\.png"),
-    "no such layer": (["diagram", "RUN", "<U> a", "--out", "HERE/a.png", "--layer", "2"], "layer"),
+    "missing layer": (["diagram", "RUN", "<U> a", "--out", "HERE/a.png", "--layer", "2"], "layer"),
     "layer 0": (["diagram", "RUN", "<U> a", "--out", "HERE/a.png", "--layer", "0"], "layer"),
-    "no such head": (["diagram", "RUN", "<U> a", "--out", "HERE/a.png", "--head", "9"], "head"),
+    "missing head": (["diagram", "RUN", "<U> a", "--out", "HERE/a.png", "--head", "9"], "head"),
     "negative head": (["diagram", "RUN", "<U> a", "--out", "HERE/a.png", "--head", "-1"], "head"),
-    "no such mechanism": (
+    "unknown mechanism": (
         ["diagram", "RUN", "<U> a", "--out", "HERE/a.png", "--mechanism", "self"],
         "'self' is not one of 'cross'",
     ),
-    "no attention of that kind": (
+    "missing mechanism": (
         ["diagram", "RUN", "<U> a", "--out", "HERE/a.png", "--mechanism", "encoder"],
         'no "encoder" attention: it has cross',
     ),
-    "empty text to draw": (["diagram", "RUN", "", "--out", "HERE/a.png"], "empty"),
+    "empty text in a diagram": (["diagram", "RUN", "", "--out", "HERE/a.png"], "empty"),
     "unknown split": (
         ["evaluate", "RUN", "--split", "tset"],
         'no split "tset".*Did you mean "test"',
     ),
-    "no beam": (["translate", "RUN", "<U> a", "--beam", "0"], "start at 1: got 0"),
-    "more than the beam": (["translate", "RUN", "<U> a", "--nbest", "2"], "a wider beam"),
-    "beam that is no list": (["evaluate", "RUN", "--beam", "1,x"], "--beam"),
-    "temperature alone": (["translate", "RUN", "<U> a", "--temperature", "2"], "needs --sample"),
+    "beam 0": (["translate", "RUN", "<U> a", "--beam", "0"], "must be at least 1: got 0"),
+    "nbest above beam": (["translate", "RUN", "<U> a", "--nbest", "2"], "raise --beam"),
+    "beam that is not a list": (["evaluate", "RUN", "--beam", "1,x"], "--beam"),
+    "temperature without sampling": (
+        ["translate", "RUN", "<U> a", "--temperature", "2"],
+        "needs --sample",
+    ),
     "unknown option": (["translate", "RUN", "a", "--bean", "5"], "--bean"),
     "unknown command": (["trian", "case"], "trian.*train"),
     "missing argument": (["evaluate"], "(?i)missing argument"),
     "option without value": (["train", "case", "--run"], "--run"),
-    "seed that is no number": (["train", "case", "--seed", "one"], "--seed.*valid integer"),
+    "seed that is not a number": (["train", "case", "--seed", "one"], "--seed.*valid integer"),
 }
 
 
 @pytest.fixture
 def here(tmp_path: Path) -> Path:
-    (tmp_path / "file").write_text("precious")
+    (tmp_path / "file").write_text("text")
     (tmp_path / "folder.toml").mkdir()
     (tmp_path / "folder.png").mkdir()
     (tmp_path / "broken.toml").write_text("[data]\nname = = 3\n")
-    (tmp_path / "few.toml").write_text("[data]\ntrain = 9\nval = 2\ntest = 2\n")
+    (tmp_path / "small.toml").write_text("[data]\ntrain = 9\nval = 2\ntest = 2\n")
     (tmp_path / "binary.toml").write_bytes(b"\xff\xfe\x00")
     (tmp_path / "gap.txt").write_text("<U> a\n<U> b\n\n<U> c\n")
     (tmp_path / "empty.txt").write_text("")
@@ -137,54 +152,54 @@ def here(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def complaint(said: Any) -> str:
-    """The message, once its form is seen to be right; a box around it is taken off."""
-    assert said.code == 2, (said.out, said.err)
-    assert said.out == ""
-    assert "Traceback" not in said.err
-    assert len(re.findall(r"^regard: |─ Error ─", said.err, re.MULTILINE)) == 1
-    return re.sub(r"[│╭╮╰╯─\s]+", " ", said.err)
+def error_message(result: Any) -> str:
+    """Check the form of a user error; return its message on one line, without the box around it."""
+    assert result.code == 2, (result.out, result.err)
+    assert result.out == ""
+    assert "Traceback" not in result.err
+    assert len(re.findall(r"^regard: |─ Error ─", result.err, re.MULTILINE)) == 1
+    return re.sub(r"[│╭╮╰╯─\s]+", " ", result.err)
 
 
 @pytest.mark.parametrize("mistake", MISTAKES)
-def test_mistake(regard, run: Path, here: Path, checksums, monkeypatch, mistake: str) -> None:
+def test_user_error(regard, run: Path, here: Path, checksums, monkeypatch, mistake: str) -> None:
     monkeypatch.chdir(here)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    words, message = MISTAKES[mistake]
+    arguments, message = MISTAKES[mistake]
     before = checksums(run), checksums(here)
-    said = regard(*(w.replace("RUN", str(run)).replace("HERE", str(here)) for w in words))
-    assert re.search(message, complaint(said)), said.err
+    result = regard(*(a.replace("RUN", str(run)).replace("HERE", str(here)) for a in arguments))
+    assert re.search(message, error_message(result)), result.err
     assert (checksums(run), checksums(here)) == before
 
 
-def test_standard_input_that_is_no_text(regard, run: Path) -> None:
-    said = regard("translate", run, "--input", "-", "--json", stdin=b"<U> a\n\xff\n")
-    assert "-, line 2: not valid UTF-8" in complaint(said)
+def test_standard_input_that_is_not_utf8(regard, run: Path) -> None:
+    result = regard("translate", run, "--input", "-", "--json", stdin=b"<U> a\n\xff\n")
+    assert "-, line 2: not valid UTF-8" in error_message(result)
 
 
 # --- damaged runs ---------------------------------------------------------------------------------
 
 
-def shorten(path: Path) -> None:
+def truncate(path: Path) -> None:
     path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
 
 
-class Trap:
-    """A pickle that leaves a mark when it is loaded."""
+class PickleTrap:
+    """A pickle that creates a folder when it is loaded."""
 
-    def __init__(self, mark: Path) -> None:
-        self.mark = mark
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return os.mkdir, (str(self.mark),)
+        return os.mkdir, (str(self.folder),)
 
 
 DAMAGE: dict[str, tuple[Callable[[Path], object], str]] = {
     "no config": (lambda run: (run / "config.toml").unlink(), "is not a run folder"),
-    "broken config": (lambda run: shorten(run / "config.toml"), "config.toml"),
-    "config of tomorrow": (
-        lambda run: (run / "config.toml").write_text("telepathy = true\n"),
-        "telepathy: unknown key",
+    "broken config": (lambda run: truncate(run / "config.toml"), "config.toml"),
+    "config with an unknown key": (
+        lambda run: (run / "config.toml").write_text("nonexistent = true\n"),
+        "nonexistent: unknown key",
     ),
     "no model yet": (
         lambda run: (run / "model.safetensors").unlink(),
@@ -192,7 +207,7 @@ DAMAGE: dict[str, tuple[Callable[[Path], object], str]] = {
     ),
     "no tokenizer": (lambda run: (run / "tokenizer.json").unlink(), "no trained model yet"),
     "truncated model": (
-        lambda run: shorten(run / "model.safetensors"),
+        lambda run: truncate(run / "model.safetensors"),
         "model.safetensors is damaged",
     ),
     "empty model": (
@@ -210,15 +225,17 @@ DAMAGE: dict[str, tuple[Callable[[Path], object], str]] = {
         "does not match this run's config.toml",
     ),
     "pickled model": (
-        lambda run: (run / "model.safetensors").write_bytes(pickle.dumps(Trap(run / "sprung"))),
+        lambda run: (run / "model.safetensors").write_bytes(
+            pickle.dumps(PickleTrap(run / "unpickled"))
+        ),
         "model.safetensors is damaged or not a safetensors file",
     ),
-    "truncated tokenizer": (lambda run: shorten(run / "tokenizer.json"), "tokenizer.json is not"),
+    "truncated tokenizer": (lambda run: truncate(run / "tokenizer.json"), "tokenizer.json is not"),
     "foreign tokenizer": (
         lambda run: (run / "tokenizer.json").write_text('{"model": {}}'),
         "tokenizer.json is not",
     ),
-    "listed tokenizer": (
+    "tokenizer that is a list": (
         lambda run: (run / "tokenizer.json").write_text("[1, 2]"),
         "tokenizer.json is not",
     ),
@@ -229,57 +246,58 @@ DAMAGE: dict[str, tuple[Callable[[Path], object], str]] = {
 }
 
 
-@pytest.mark.parametrize("words", [["translate", "RUN", "<U> a"], ["evaluate", "RUN", "--json"]])
+@pytest.mark.parametrize(
+    "arguments", [["translate", "RUN", "<U> a"], ["evaluate", "RUN", "--json"]]
+)
 @pytest.mark.parametrize("damage", DAMAGE)
-def test_damaged_run(regard, run: Path, tmp_path: Path, checksums, damage: str, words) -> None:
+def test_damaged_run(regard, run: Path, tmp_path: Path, checksums, damage: str, arguments) -> None:
     broken = tmp_path / "broken"
     shutil.copytree(run, broken)
-    harm, message = DAMAGE[damage]
-    harm(broken)
+    damage_run, message = DAMAGE[damage]
+    damage_run(broken)
     before = checksums(broken)
-    said = regard(*(word.replace("RUN", str(broken)) for word in words))
-    assert re.search(message, complaint(said)), said.err
+    result = regard(*(a.replace("RUN", str(broken)) for a in arguments))
+    assert re.search(message, error_message(result)), result.err
     assert checksums(broken) == before
-    assert not (broken / "sprung").exists()
+    assert not (broken / "unpickled").exists()
 
 
 @pytest.mark.parametrize(
-    "harm",
+    "damage",
     [
-        shorten,
-        lambda path: path.write_bytes(pickle.dumps(Trap(path.parent / "sprung"))),
+        truncate,
+        lambda path: path.write_bytes(pickle.dumps(PickleTrap(path.parent / "unpickled"))),
         lambda path: shutil.copy(path.parent.parent / "model.safetensors", path),
     ],
     ids=["truncated", "pickle", "model"],
 )
-def test_damaged_checkpoint(regard, run: Path, small, tmp_path: Path, checksums, harm) -> None:
+def test_damaged_checkpoint(regard, run: Path, small, tmp_path: Path, checksums, damage) -> None:
     broken = tmp_path / "broken"
     shutil.copytree(run, broken)
-    harm(broken / "last" / "state.safetensors")
+    damage(broken / "last" / "state.safetensors")
     before = checksums(broken)
-    said = regard("train", "case", "--run", broken, *small, "--device", "cpu", "--resume")
-    assert said.code == 2
-    assert re.search(r"state\.safetensors (is damaged|does not match)", said.err)
-    assert "Traceback" not in said.err
+    result = regard("train", "case", "--run", broken, *small, "--device", "cpu", "--resume")
+    assert result.code == 2
+    assert re.search(r"state\.safetensors (is damaged|does not match)", result.err)
+    assert "Traceback" not in result.err
     assert checksums(broken) == before
-    assert regard("translate", broken, "<U> a").code == 0  # the model is as good as before
+    assert regard("translate", broken, "<U> a").code == 0  # the model is intact
 
 
-def test_an_interrupted_training_says_how_to_go_on(regard, small, tmp_path, monkeypatch) -> None:
+def test_interrupted_training_says_how_to_resume(regard, small, tmp_path, monkeypatch) -> None:
     from regard.training import loop
 
     def stop(self: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(loop.Loop, "step", stop)
-    said = regard("train", "case", "--run", tmp_path / "r", *small, "--device", "cpu")
-    assert said.code == 130
-    assert "--resume" in said.err
-    assert "Traceback" not in said.err
+    monkeypatch.setattr(loop.TrainingLoop, "step", stop)
+    result = regard("train", "case", "--run", tmp_path / "r", *small, "--device", "cpu")
+    assert result.code == 130
+    assert "--resume" in result.err
+    assert "Traceback" not in result.err
 
 
-def test_our_own_mistakes_show_where_they_are(regard, monkeypatch) -> None:
-    """Only a user's mistake is short: a bug keeps its traceback."""
+def test_bug_keeps_its_traceback(regard, monkeypatch) -> None:
     monkeypatch.setattr(sys.modules["regard.presets"], "names", lambda: 1 / 0)
     with pytest.raises(ZeroDivisionError):
         regard("presets")

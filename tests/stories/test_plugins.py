@@ -39,10 +39,10 @@ def folder(doc_files, tmp_path, monkeypatch) -> Path:
 
 def test_commands_load_the_file_named_in_the_environment(regard, folder, monkeypatch):
     train = ["train", "my_attention.toml", "--device", "cpu"]
-    done = regard(*train)
-    assert done.code == 2
-    assert 'model.position.kind: got "log-distance"' in done.err
-    assert "Your own kind? Name its file in $REGARD_PLUGINS." in done.err
+    result = regard(*train)
+    assert result.code == 2
+    assert 'model.position.kind: got "log-distance"' in result.err
+    assert "Your own kind? Name its file in $REGARD_PLUGINS." in result.err
     monkeypatch.setenv("REGARD_PLUGINS", "my_attention.py")
     assert regard(*train).code == 0
     saved = (folder / "runs" / "my_attention" / "config.toml").read_text("utf-8")
@@ -53,8 +53,8 @@ def test_commands_load_the_file_named_in_the_environment(regard, folder, monkeyp
     # A run whose kind is not registered raises an error that names it.
     monkeypatch.delenv("REGARD_PLUGINS")
     _unregister()
-    done = regard("translate", "runs/my_attention", "x")
-    assert 'got "log-distance"; choose none, sinusoidal' in done.err
+    result = regard("translate", "runs/my_attention", "x")
+    assert 'got "log-distance"; choose none, sinusoidal' in result.err
 
 
 def _unregister() -> None:
@@ -99,7 +99,7 @@ def test_a_file_that_cannot_be_loaded(regard, folder, monkeypatch, text, message
     if text:
         (folder / "my_attention.py").write_text(text)
     monkeypatch.setenv("REGARD_PLUGINS", "my_attention.py")
-    done = regard("train", "my_attention.toml")
-    assert done.code == 2
-    assert re.search(message, done.err)
+    result = regard("train", "my_attention.toml")
+    assert result.code == 2
+    assert re.search(message, result.err)
     assert regard("presets").code == 0  # a command without custom kinds is not affected

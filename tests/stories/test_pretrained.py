@@ -1,4 +1,4 @@
-"""One TOML, two models: swapping [model] is all a user does to fine-tune instead of to train."""
+"""Fine-tuning a pretrained model: only [model] differs from training from scratch."""
 
 import importlib
 import json
@@ -35,7 +35,7 @@ PAIRS = [("the cat", "no, a hat"), ("a dog's hat", "the mat"), ("it was", "no"),
 SHAPES = {"t5": ("full", 2 * 3, 3 * 3), "llama": ("lora", 3 * 6, 3 * 6)}
 
 
-def toml(here, model: str):
+def write_toml(here, model: str):
     path = here / f"{len(list(here.iterdir()))}.toml"
     path.write_text(TOML.format(here=here, model=model), "utf-8")
     return path
@@ -43,20 +43,23 @@ def toml(here, model: str):
 
 @pytest.fixture(scope="module", params=SHAPES)
 def tuned(request, regard, checkpoint, tmp_path_factory):
-    """(shape, run folder, what training said, its TOML)"""
+    """(shape, run folder, result of `regard train`, TOML)"""
     here, name = tmp_path_factory.mktemp("tuned"), checkpoint(request.param)
     (here / "pairs.tsv").write_text("".join(f"{a}\t{b}\n" for a, b in PAIRS), "utf-8")
     tune = SHAPES[request.param][0]
     model = f'[model]\nkind = "pretrained"\nname = "{name}"\ntune = "{tune}"'
-    path = toml(here, model)
-    said = regard("train", path, "--run", here / "run", "--device", "cpu")
-    assert said.code == 0, said.err
-    return request.param, here / "run", said, path
+    path = write_toml(here, model)
+    result = regard("train", path, "--run", here / "run", "--device", "cpu")
+    assert result.code == 0, result.err
+    return request.param, here / "run", result, path
 
 
-def test_training_says_whose_tokenizer_it_is(tuned):
-    _, run, said, _ = tuned
-    assert "the tokenizer is the model's own, whatever [tokenizer] says" in said.out
+def test_tokenizer_of_the_pretrained_model_is_used(tuned):
+    _, run, result, _ = tuned
+    assert (
+        "using the tokenizer of the pretrained model: the vocabulary of [tokenizer] is ignored"
+        in result.out
+    )
     assert 'kind = "pretrained"' in (run / "config.toml").read_text()
     assert {path.name for path in run.iterdir()} >= {
         "architecture.json",
@@ -67,63 +70,63 @@ def test_training_says_whose_tokenizer_it_is(tuned):
     assert len(list((run / "examples").iterdir())) == 3
 
 
-def test_it_translates_alike_one_by_one_and_from_a_file(tuned, regard, tmp_path):
+def test_arguments_and_file_give_the_same_output(tuned, regard, tmp_path):
     _, run, _, _ = tuned
     texts = ["the cat", "a dog's hat", "it"]
     (tmp_path / "in.txt").write_text("\n".join(texts), "utf-8")
-    together = regard("translate", run, "--input", tmp_path / "in.txt", "--beam", 3)
-    assert together.code == 0, together.err
-    alone = [regard("translate", run, text, "--beam", 3).out for text in texts]
-    assert together.out == "".join(alone)
-    drawn = regard("translate", run, "the cat", "--sample", "--nbest", 2, "--json")
-    assert len(json.loads(drawn.out)[0]["alternatives"]) == 1
+    from_file = regard("translate", run, "--input", tmp_path / "in.txt", "--beam", 3)
+    assert from_file.code == 0, from_file.err
+    one_by_one = [regard("translate", run, text, "--beam", 3).out for text in texts]
+    assert from_file.out == "".join(one_by_one)
+    sampled = regard("translate", run, "the cat", "--sample", "--nbest", 2, "--json")
+    assert len(json.loads(sampled.out)[0]["alternatives"]) == 1
 
 
-def test_it_is_evaluated_and_ablated_like_any_other(tuned, regard):
+def test_evaluate_and_ablate_heads(tuned, regard):
     shape, run, _, _ = tuned
-    said = regard("evaluate", run, "--beam", "1,2", "--first", 3, "--ablate", "heads", "--json")
-    assert said.code == 0, said.err
-    found = json.loads(said.out)
-    assert found["perplexity"] > 1
-    assert found["bits_per_character"] > 0
-    assert [result["beam"] for result in found["results"]] == [1, 2]
-    heads = found["ablations"]["rows"]
+    command = regard("evaluate", run, "--beam", "1,2", "--first", 3, "--ablate", "heads", "--json")
+    assert command.code == 0, command.err
+    report = json.loads(command.out)
+    assert report["perplexity"] > 1
+    assert report["bits_per_character"] > 0
+    assert [result["beam"] for result in report["results"]] == [1, 2]
+    heads = report["ablations"]["rows"]
     _, encoder, decoder = SHAPES[shape]
     assert len(heads) == (encoder + 2 * decoder if shape == "t5" else decoder)
     assert sum(abs(row["loss_change"]) > 1e-6 for row in heads) > len(heads) / 2
 
 
-def test_the_word_it_looks_at_most_is_hidden_like_any_others(tuned, regard):
-    said = regard("evaluate", tuned[1], "--first", 5, "--ablate", "attention", "--json")
-    assert said.code == 0, said.err
-    rows = {row["intervention"]: row for row in json.loads(said.out)["ablations"]["rows"]}
+def test_masking_the_most_attended_token(tuned, regard):
+    result = regard("evaluate", tuned[1], "--first", 5, "--ablate", "attention", "--json")
+    assert result.code == 0, result.err
+    rows = {row["intervention"]: row for row in json.loads(result.out)["ablations"]["rows"]}
     assert abs(rows["most-attended token masked"]["loss_change"]) > 1e-6
-    end = abs(rows["EOS token masked"]["loss_change"])
-    assert (end < 1e-6) == (tuned[0] == "llama")  # where the separator says it, it is not read
+    eos_change = abs(rows["EOS token masked"]["loss_change"])
+    assert (eos_change < 1e-6) == (tuned[0] == "llama")  # it reads a separator instead of EOS
 
 
 @pytest.mark.parametrize("tuned", ["llama"], indirect=True)
-def test_another_run_starts_from_it(tuned, regard, tmp_path):
+def test_warm_start_from_a_fine_tuned_run(tuned, regard, tmp_path):
     _, run, _, path = tuned
-    said = regard("train", path, "--run", tmp_path / "run", "--init", run, "--device", "cpu")
-    assert said.code == 0, said.err
-    assert " 0 start fresh" in said.out
+    result = regard("train", path, "--run", tmp_path / "run", "--init", run, "--device", "cpu")
+    assert result.code == 0, result.err
+    assert " 0 are newly initialised" in result.out
     first = json.loads((run / "card.json").read_text())["figures"]["val_loss"]
     assert json.loads((tmp_path / "run" / "card.json").read_text())["figures"]["val_loss"] < first
 
 
-def test_its_attention_is_drawn_every_layer_and_head(tuned, regard, tmp_path):
+def test_diagram_of_every_layer_and_head(tuned, regard, tmp_path):
     _, run, _, _ = tuned
-    said = regard("diagram", run, "a dog's hat", "--out", tmp_path / "all.svg")
-    assert said.code == 0, said.err
-    drawn = (tmp_path / "all.svg").read_text()
-    assert "layer 3" in drawn
-    assert "head 3" in drawn
-    assert "dog" in drawn
+    result = regard("diagram", run, "a dog's hat", "--out", tmp_path / "all.svg")
+    assert result.code == 0, result.err
+    picture = (tmp_path / "all.svg").read_text()
+    assert "layer 3" in picture
+    assert "head 3" in picture
+    assert "dog" in picture
 
 
 @pytest.mark.parametrize("tuned", ["llama"], indirect=True)
-def test_resuming_a_finished_run_leaves_it_as_it_is(tuned, regard, checksums):
+def test_resuming_a_finished_run_keeps_its_weights(tuned, regard, checksums):
     _, run, _, path = tuned
     before = checksums(run)
     assert regard("train", path, "--run", run, "--resume", "--device", "cpu").code == 0
@@ -132,26 +135,28 @@ def test_resuming_a_finished_run_leaves_it_as_it_is(tuned, regard, checksums):
 
 
 @pytest.mark.parametrize("tuned", ["llama"], indirect=True)
-def test_scratch_and_pretrained_are_compared_as_one_plan(tuned, tmp_path, monkeypatch):
-    """In this process: others would take long to import everything."""
+def test_compare_scratch_and_pretrained(tuned, tmp_path, monkeypatch):
+    """Runs in this process: importing everything in others takes long."""
 
-    def inside(run, split, beams, device, jobs) -> str:
+    def execute_in_process(run, split, beams, device, jobs) -> str:
         files.write(run.folder.with_suffix(".toml"), run.config.to_toml())
         job.run_job(run.folder.with_suffix(".toml"), run.folder, device, jobs, split, list(beams))
         return ""
 
     path = tuned[3]
-    monkeypatch.setattr(importlib.import_module("regard.compare.sweep"), "execute", inside)
-    monkeypatch.setattr(importlib.import_module("regard.training.run"), "EXAMPLES", 0)
-    both = [str(toml(path.parent, SCRATCH)), str(path)]
-    runs = plan(both, [], ["training.epochs=1"], [1], tmp_path)
+    monkeypatch.setattr(
+        importlib.import_module("regard.compare.sweep"), "execute", execute_in_process
+    )
+    monkeypatch.setattr("regard.training.examples.EXAMPLES", 0)
+    presets = [str(write_toml(path.parent, SCRATCH)), str(path)]
+    runs = plan(presets, [], ["training.epochs=1"], [1], tmp_path)
     assert sweep(runs, "test", [1], "cpu", 1, lambda line: None) == []
     for run in runs:
-        found = json.loads((run.folder / "evaluation-test.json").read_text())
-        assert found["bits_per_character"] > 0
+        evaluation = json.loads((run.folder / "evaluation-test.json").read_text())
+        assert evaluation["bits_per_character"] > 0
 
 
-def test_a_language_model_goes_on_from_a_pretrained_one(regard, checkpoint, tmp_path):
+def test_fine_tuning_a_language_model(regard, checkpoint, tmp_path):
     (tmp_path / "a.txt").write_text("the cat sat\na hat\nno, no\n" * 5, "utf-8")
     name = checkpoint("gpt2")
     path = tmp_path / "text.toml"
@@ -162,17 +167,17 @@ def test_a_language_model_goes_on_from_a_pretrained_one(regard, checkpoint, tmp_
         "tokenizer = {max_tokens = 19}\n",
         "utf-8",
     )
-    said = regard("train", path, "--run", tmp_path / "run", "--device", "cpu")
-    assert said.code == 0, said.err
-    found = json.loads(regard("evaluate", tmp_path / "run", "--split", "val", "--json").out)
-    assert found["perplexity"] < 3  # of the three sentences it has learned one is about to come
+    result = regard("train", path, "--run", tmp_path / "run", "--device", "cpu")
+    assert result.code == 0, result.err
+    report = json.loads(regard("evaluate", tmp_path / "run", "--split", "val", "--json").out)
+    assert report["perplexity"] < 3  # it has memorised three sentences
     assert regard("translate", tmp_path / "run", "--sample").code == 0
 
 
-def test_a_wrong_name_is_one_sentence(regard, tmp_path):
-    words = ["train", "case", "--set", "model.kind=pretrained", "--set", "model.name=./nothing"]
-    words += [word for n in ("train", "val", "test") for word in ("--set", f"data.{n}=3")]
-    said = regard(*words, "--run", tmp_path / "run")
-    assert said.code == 2
-    assert said.err.startswith("regard: there is no folder nothing")
+def test_wrong_name_is_a_user_error(regard, tmp_path):
+    arguments = ["train", "case", "--set", "model.kind=pretrained", "--set", "model.name=./nothing"]
+    arguments += [word for n in ("train", "val", "test") for word in ("--set", f"data.{n}=3")]
+    result = regard(*arguments, "--run", tmp_path / "run")
+    assert result.code == 2
+    assert result.err.startswith("regard: there is no folder nothing")
     assert not (tmp_path / "run").exists()

@@ -1,4 +1,4 @@
-"""From plain text to a translator: write or mend sentences first, then learn to translate."""
+"""Pretraining on plain text (language modelling or denoising), then training a translator from it."""
 
 import json
 from pathlib import Path
@@ -19,16 +19,16 @@ PAIRS = '[data]\nkind = "files"\ntrain = "{here}/train.tsv"\nval = "{here}/val.t
 
 
 @pytest.fixture(scope="module", autouse=True)
-def no_pictures():
-    """They take most of the time, and other stories draw them."""
+def no_examples():
+    """Drawing them takes most of the time; other tests draw them."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("regard.training.run.EXAMPLES", 0)
+        patch.setattr("regard.training.examples.EXAMPLES", 0)
         yield
 
 
 @pytest.fixture(scope="module", params=MODEL)
-def made(request, regard, tmp_path_factory) -> tuple[Path, str]:
-    """(a folder with base.toml, task.toml and the run base/, the family)"""
+def pretrained(request, regard, tmp_path_factory) -> tuple[Path, str]:
+    """(folder with base.toml, task.toml and the run base/, model family)"""
     here = tmp_path_factory.mktemp("pretraining")
     lines = [" ".join(WORDS[(n * k) % 11] for k in (1, 3, 5, 7)) + f" {n}" for n in range(1, 41)]
     (here / "text.txt").write_text("\n".join(lines[:30]), "utf-8")
@@ -41,25 +41,24 @@ def made(request, regard, tmp_path_factory) -> tuple[Path, str]:
     for name, table in tables.items():
         text = MODEL[request.param] + COMMON + table.format(here=here)
         (here / f"{name}.toml").write_text(text, "utf-8")
-    said = regard("train", here / "base.toml", "--run", here / "base", "--device", "cpu")
-    assert said.code == 0, said.err
+    result = regard("train", here / "base.toml", "--run", here / "base", "--device", "cpu")
+    assert result.code == 0, result.err
     return here, request.param
 
 
-def test_a_translator_starts_from_what_it_wrote_or_mended(made, regard):
-    here, _ = made
+def test_translator_starts_from_the_pretrained_run(pretrained, regard):
+    here, _ = pretrained
     run = ("train", here / "task.toml", "--run", here / "run", "--device", "cpu")
-    said = regard(*run, "--init", here / "base")
-    assert said.code == 0, said.err
+    result = regard(*run, "--init", here / "base")
+    assert result.code == 0, result.err
     card = json.loads((here / "run" / "card.json").read_text("utf-8"))
     pieces = card["init"]["pieces"]["joint"]
-    assert pieces["kept"] >= 260  # ours, and the 256 bytes
-    assert (
-        f"{pieces['kept']} of {sum(pieces.values())} pieces come from {here / 'base'}" in said.out
-    )
-    # Three sentences of val, in whatever case, are in the text that it learned from first.
+    assert pieces["kept"] >= 260  # the special tokens and the 256 bytes
+    copied = f"{pieces['kept']} of {sum(pieces.values())} token embeddings are copied from"
+    assert f"{copied} {here / 'base'}" in result.out
+    # Three sentences of val, ignoring case, are in the pretraining text.
     assert card["init"]["overlap"] == {"val": {"source": 3, "target": 3}}
-    assert "3 sources and 3 targets of val" in said.out
+    assert "3 sources and 3 targets of val" in result.out
     assert card["config"]["init"] == str(here / "base")
     assert regard("translate", here / "run", "A DOG").code == 0
     assert regard("evaluate", here / "run", "--split", "val").code == 0
@@ -67,32 +66,31 @@ def test_a_translator_starts_from_what_it_wrote_or_mended(made, regard):
     assert again.code == 0, again.err
 
 
-def test_what_mends_reads_and_what_writes_does_not(made, regard):
-    here, family = made
-    said = regard("translate", here / "base", "a _ runs")
-    assert said.code == (0 if family == "transformer" else 2)
+def test_denoising_model_translates_and_language_model_does_not(pretrained, regard):
+    here, family = pretrained
+    result = regard("translate", here / "base", "a _ runs")
+    assert result.code == (0 if family == "transformer" else 2)
 
 
-def test_the_overlap_of_two_experiments(made, regard):
-    here, _ = made
-    said = regard("data", "overlap", here / "base.toml", here / "task.toml", "--json")
-    assert said.code == 0, said.err
-    assert json.loads(said.out) == [
+def test_data_overlap(pretrained, regard):
+    here, _ = pretrained
+    result = regard("data", "overlap", here / "base.toml", here / "task.toml", "--json")
+    assert result.code == 0, result.err
+    assert json.loads(result.out) == [
         {"split": "train", "side": "source", "sentences": 20, "found": 20},
         {"split": "train", "side": "target", "sentences": 20, "found": 20},
         {"split": "val", "side": "source", "sentences": 13, "found": 3},
         {"split": "val", "side": "target", "sentences": 13, "found": 3},
     ]
-    shown = regard("data", "overlap", here / "base.toml", here / "task.toml").out
-    assert ["val", "target", "13", "3"] in [line.split() for line in shown.splitlines()]
+    table = regard("data", "overlap", here / "base.toml", here / "task.toml").out
+    assert ["val", "target", "13", "3"] in [line.split() for line in table.splitlines()]
 
 
-def test_a_preset_is_no_run(regard, tmp_path):
-    said = regard("train", "multi30k-fr-en-from-lm", "--run", tmp_path / "run", "--device", "cpu")
-    assert said.code == 2
-    told = " ".join(said.err.split())
-    assert "there is no run folder captions-lm, but a preset to make one" in told
-    assert (
-        "`regard train captions-lm`, then this command again with `--init runs/captions-lm`" in told
-    )
+def test_preset_that_is_not_trained_yet(regard, tmp_path):
+    result = regard("train", "multi30k-fr-en-from-lm", "--run", tmp_path / "run", "--device", "cpu")
+    assert result.code == 2
+    message = " ".join(result.err.split())
+    assert "there is no run folder captions-lm; captions-lm is a preset" in message
+    commands = "`regard train captions-lm`, then repeat this command with `--init runs/captions-lm`"
+    assert commands in message
     assert not (tmp_path / "run").exists()

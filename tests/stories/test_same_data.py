@@ -26,5 +26,7 @@ def test_changed_data_raises_an_error(tmp_path):
     train(config, run, "cpu", resume=False, console=quiet)
     train(config, run, "cpu", resume=True, console=quiet)
     sides["a"].write_text("one two\ntwo two\n" * 8)
-    with pytest.raises(UserError, match=r"not what .* began with \(train, val changed\)"):
+    with pytest.raises(
+        UserError, match=r"data has changed since .* was started \(splits train, val\)"
+    ):
         train(config, run, "cpu", resume=True, console=quiet)

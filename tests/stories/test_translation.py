@@ -1,4 +1,4 @@
-"""A user's own text, from files to translations, pictures and comparisons."""
+"""Training on text files, then translation, evaluation, diagrams and comparison."""
 
 import csv
 import functools
@@ -34,11 +34,11 @@ TEXTS = ["ein Hund sieht", "alt und alt"]
 
 def sentences(count: int, shift: int = 0) -> list[tuple[str, str]]:
     words = list(WORDS)
-    made = [[words[(i * n + shift) % 6] for n in range(1, 3 + i % 4)] for i in range(count)]
-    return [(" ".join(line), " ".join(WORDS[word] for word in line)) for line in made]
+    lines = [[words[(i * n + shift) % 6] for n in range(1, 3 + i % 4)] for i in range(count)]
+    return [(" ".join(line), " ".join(WORDS[word] for word in line)) for line in lines]
 
 
-def lay_out(folder: Path) -> None:
+def write_files(folder: Path) -> None:
     train = sentences(60)
     (folder / "train.de").write_text("".join(f"{source}\n" for source, _ in train), "utf-8")
     (folder / "train.en").write_text("".join(f"{target}\n" for _, target in train), "utf-8")
@@ -52,72 +52,72 @@ def lay_out(folder: Path) -> None:
 @pytest.fixture(scope="module")
 def home(tmp_path_factory) -> Path:
     folder = tmp_path_factory.mktemp("files")
-    lay_out(folder)
+    write_files(folder)
     return folder
 
 
 @pytest.fixture(scope="module")
 def trained(regard, home: Path):
-    """A run of a tokenizer. Not to be changed."""
+    """trained(kind): a run with this tokenizer. Do not modify it."""
 
     @functools.cache
     def train(kind: str) -> Path:
         with pytest.MonkeyPatch.context() as patch:
             patch.chdir(home)
-            said = regard("train", f"{kind}.toml", "--device", "cpu")
-            assert said.code == 0, said.err
+            result = regard("train", f"{kind}.toml", "--device", "cpu")
+            assert result.code == 0, result.err
         return home / "runs" / kind
 
     return train
 
 
 @pytest.fixture
-def words(trained) -> Path:
+def word_run(trained) -> Path:
     return trained("words")
 
 
 @pytest.fixture(params=KINDS)
-def mine(request, trained) -> Path:
+def file_run(request, trained) -> Path:
     return trained(request.param)
 
 
 @pytest.fixture(autouse=True)
-def _there(home: Path, monkeypatch) -> None:
+def _working_directory(home: Path, monkeypatch) -> None:
     monkeypatch.chdir(home)
 
 
-def complaint(said) -> str:
-    assert said.code == 2, (said.out, said.err)
-    assert said.out == ""
-    assert "Traceback" not in said.err
-    return re.sub(r"[│╭╮╰╯─\s]+", " ", said.err)
+def error_message(result) -> str:
+    """Check the form of a user error; return its message on one line."""
+    assert result.code == 2, (result.out, result.err)
+    assert result.out == ""
+    assert "Traceback" not in result.err
+    return re.sub(r"[│╭╮╰╯─\s]+", " ", result.err)
 
 
-def test_data_list_and_an_unknown_name(regard, monkeypatch, tmp_path):
+def test_data_list_and_unknown_name(regard, monkeypatch, tmp_path):
     monkeypatch.setenv("REGARD_CACHE", str(tmp_path))
     monkeypatch.setenv("REGARD_DATA", "")
-    said = regard("data", "list")
-    assert said.code == 0
-    assert re.search("(?s)multi30k .*regard data get", said.out)
-    assert 'Did you mean "multi30k"' in complaint(regard("data", "get", "multi30"))
+    result = regard("data", "list")
+    assert result.code == 0
+    assert re.search("(?s)multi30k .*regard data get", result.out)
+    assert 'Did you mean "multi30k"' in error_message(regard("data", "get", "multi30"))
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_run_of_files(mine: Path):
-    assert set(json.loads((mine / "card.json").read_text())["data"]) == {"train", "val", "test"}
-    assert (mine / "examples" / "1.png").is_file()
+def test_card_and_examples(file_run: Path):
+    assert set(json.loads((file_run / "card.json").read_text())["data"]) == {"train", "val", "test"}
+    assert (file_run / "examples" / "1.png").is_file()
 
 
-def test_validation_text_the_model_cannot_read_is_not_drawn(regard, tmp_path, monkeypatch):
-    """The run is whole all the same."""
-    lay_out(tmp_path)
+def test_examples_skip_texts_the_model_cannot_encode(regard, tmp_path, monkeypatch):
+    write_files(tmp_path)
     monkeypatch.chdir(tmp_path)
     lines = [("ein 漢", "a"), ("ein " * 40, "a"), *sentences(3)]
     Path("val.tsv").write_text("".join(f"{s}\t{t}\n" for s, t in lines), "utf-8")
-    words = ["--set", "tokenizer=characters", "--set", "tokenizer.max_tokens=50"]
-    said = regard("train", "words.toml", *words, "--device", "cpu")
-    assert said.code == 0, said.err
-    assert "val: 1 pairs over 50 tokens left out" in said.out
+    settings = ["--set", "tokenizer=characters", "--set", "tokenizer.max_tokens=50"]
+    result = regard("train", "words.toml", *settings, "--device", "cpu")
+    assert result.code == 0, result.err
+    assert "val: skipped 1 pairs over 50 tokens" in result.out
     assert len(list(Path("runs/words/examples").iterdir())) == 3
 
 
@@ -137,164 +137,177 @@ BROKEN = {
 
 @pytest.mark.parametrize("name", BROKEN)
 def test_broken_files(regard, tmp_path, monkeypatch, name):
-    lay_out(tmp_path)
+    write_files(tmp_path)
     monkeypatch.chdir(tmp_path)
-    harm, message = BROKEN[name]
-    harm()
-    assert re.search(message, complaint(regard("train", "words.toml", "--device", "cpu")))
+    break_file, message = BROKEN[name]
+    break_file()
+    assert re.search(message, error_message(regard("train", "words.toml", "--device", "cpu")))
     assert not Path("runs").exists()
 
 
 # --- translate ------------------------------------------------------------------------------------
 
 
-def told(regard, mine: Path, *words: object) -> list[dict]:
-    said = regard("translate", mine, *TEXTS, "--device", "cpu", "--json", *words)
-    assert (said.code, said.err) == (0, "")
-    return json.loads(said.out)
+def translate_json(regard, run: Path, *options: object) -> list[dict]:
+    result = regard("translate", run, *TEXTS, "--device", "cpu", "--json", *options)
+    assert (result.code, result.err) == (0, "")
+    return json.loads(result.out)
 
 
-def test_beam_and_nbest(regard, mine: Path):
-    greedy, narrow, wide = (told(regard, mine, "--beam", k) for k in (1, 1, 4))
+def test_beam_and_nbest(regard, file_run: Path):
+    greedy, narrow, wide = (translate_json(regard, file_run, "--beam", k) for k in (1, 1, 4))
     assert greedy == narrow
-    best = told(regard, mine, "--beam", 4, "--nbest", 4)
-    assert [one["text"] for one in best] == [one["text"] for one in wide]
-    for one in best:
-        ranks = [one, *one["alternatives"]]
-        scores = [rank["normalised"] for rank in ranks]
+    outputs = translate_json(regard, file_run, "--beam", 4, "--nbest", 4)
+    assert [best["text"] for best in outputs] == [best["text"] for best in wide]
+    nbest = [[best, *best["alternatives"]] for best in outputs]
+    for ranked in nbest:
+        scores = [output["normalised"] for output in ranked]
         assert scores == sorted(scores, reverse=True)
-        assert len({tuple(r["target"]) for r in ranks}) == len(ranks)
-    plain = regard("translate", mine, *TEXTS, "--beam", 4, "--nbest", 4).out.split("\n")[:-1]
-    shown = [list(enumerate([one, *one["alternatives"]], start=1)) for one in best]
-    assert plain == [
-        f"{rank}\t{r['normalised']:.4f}\t{r['text']}" for ranks in shown for rank, r in ranks
+        assert len({tuple(output["target"]) for output in ranked}) == len(ranked)
+    lines = regard("translate", file_run, *TEXTS, "--beam", 4, "--nbest", 4).out.split("\n")[:-1]
+    assert lines == [
+        f"{rank}\t{output['normalised']:.4f}\t{output['text']}"
+        for ranked in nbest
+        for rank, output in enumerate(ranked, start=1)
     ]
 
 
-def test_sampling(regard, words: Path):
-    plain = told(regard, words)
-    drawn = told(regard, words, "--sample", "--seed", 3)
-    assert drawn == told(regard, words, "--sample", "--seed", 3)
-    assert drawn != told(regard, words, "--sample", "--seed", 4)
-    assert told(regard, words, "--sample") == told(regard, words, "--sample", "--seed", 0)
+def test_sampling(regard, word_run: Path):
+    greedy = translate_json(regard, word_run)
+    sampled = translate_json(regard, word_run, "--sample", "--seed", 3)
+    assert sampled == translate_json(regard, word_run, "--sample", "--seed", 3)
+    assert sampled != translate_json(regard, word_run, "--sample", "--seed", 4)
+    assert translate_json(regard, word_run, "--sample") == translate_json(
+        regard, word_run, "--sample", "--seed", 0
+    )
     for options in (["--top-k", 1], ["--top-p", 1e-6], ["--temperature", 1e-6]):
-        found = told(regard, words, "--sample", *options)
-        assert [one["text"] for one in found] == [one["text"] for one in plain]
-    several = told(regard, words, "--sample", "--nbest", 3, "--temperature", 2)
-    assert [len(one["alternatives"]) for one in several] == [2, 2]
+        outputs = translate_json(regard, word_run, "--sample", *options)
+        assert [output["text"] for output in outputs] == [output["text"] for output in greedy]
+    outputs = translate_json(regard, word_run, "--sample", "--nbest", 3, "--temperature", 2)
+    assert [len(output["alternatives"]) for output in outputs] == [2, 2]
 
 
-WRONG = {
-    "more than the beam": (["--beam", "2", "--nbest", "3"], "a beam of 2 has no 3 best"),
-    "both": (["--beam", "2", "--sample"], "choose one"),
-    "cold": (["--sample", "--temperature", "0"], "temperature is a number above 0, not 0"),
-    "endless heat": (["--sample", "--temperature", "inf"], "not inf"),
-    "no mass": (["--sample", "--top-p", "0"], "top-p is above 0 and at most 1, not 0"),
-    "seed alone": (["--seed", "0"], "--seed needs --sample"),
-    "top-p alone": (["--top-p", "0.5", "--beam", "3"], "--top-p needs --sample"),
+TRANSLATE_MISTAKES = {
+    "nbest above beam": (["--beam", "2", "--nbest", "3"], r"nbest (3) is above the beam size (2)"),
+    "beam and sampling": (["--beam", "2", "--sample"], "choose either"),
+    "temperature 0": (
+        ["--sample", "--temperature", "0"],
+        "temperature must be a positive number, not 0",
+    ),
+    "infinite temperature": (["--sample", "--temperature", "inf"], "not inf"),
+    "top-p 0": (["--sample", "--top-p", "0"], "top-p must be above 0 and at most 1, not 0"),
+    "seed without sampling": (["--seed", "0"], "--seed needs --sample"),
+    "top-p without sampling": (["--top-p", "0.5", "--beam", "3"], "--top-p needs --sample"),
 }
 
 
-@pytest.mark.parametrize("mistake", WRONG)
-def test_translate_mistake(regard, run: Path, mistake):
-    words, message = WRONG[mistake]
-    assert message in complaint(regard("translate", run, "<U> a", *words))
+@pytest.mark.parametrize("mistake", TRANSLATE_MISTAKES)
+def test_translate_user_error(regard, run: Path, mistake):
+    options, message = TRANSLATE_MISTAKES[mistake]
+    assert message in error_message(regard("translate", run, "<U> a", *options))
 
 
-def test_evaluate_writes_the_outputs(regard, mine: Path, tmp_path):
+def test_evaluate_writes_the_outputs(regard, file_run: Path, tmp_path):
     file = tmp_path / "new" / "out.tsv"
-    said = regard("evaluate", mine, "--beam", "1,2", "--outputs", file, "--json")
-    assert (said.code, said.err) == (0, "")
-    report = json.loads(said.out)
+    command = regard("evaluate", file_run, "--beam", "1,2", "--outputs", file, "--json")
+    assert (command.code, command.err) == (0, "")
+    report = json.loads(command.out)
     assert [result["beam"] for result in report["results"]] == [1, 2]
     with file.open(newline="", encoding="utf-8") as lines:
         header, *rows = csv.reader(lines, delimiter="\t", quoting=csv.QUOTE_NONE)
     assert header == ["source", "reference", "beam 1", "BLEU", "beam 2", "BLEU"]
-    best = [row[3] for row in rows if row[2] == row[1]]
-    assert all(float(score) == pytest.approx(100) for score in best)
+    exact_scores = [row[3] for row in rows if row[2] == row[1]]
+    assert all(float(score) == pytest.approx(100) for score in exact_scores)
     assert all(0 <= float(row[5]) <= 100.1 for row in rows)
     assert [tuple(row[:2]) for row in rows] == sentences(7, 2)
     exact = sum(row[2] == row[1] for row in rows) / len(rows)
     assert report["results"][0]["exact_match"] == pytest.approx(exact)
 
 
-def test_a_corpus_that_went_away_is_told(regard, words: Path, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)  # the files were named from another folder
-    assert "train.de cannot be read" in complaint(regard("evaluate", words))
-    assert regard("translate", words, TEXTS[0]).code == 0
+def test_missing_corpus(regard, word_run: Path, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)  # the config has relative paths
+    assert "train.de cannot be read" in error_message(regard("evaluate", word_run))
+    assert regard("translate", word_run, TEXTS[0]).code == 0
 
 
 # --- diagram --------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("mechanism", ["cross", "encoder", "decoder"])
-def test_several_texts_make_a_gallery(regard, words: Path, tmp_path, mechanism):
+def test_gallery_of_several_texts(regard, word_run: Path, tmp_path, mechanism):
     options = ["--mechanism", mechanism, "--out", tmp_path / "g", "--layer", 1]
-    said = regard("diagram", words, *TEXTS, *options)
-    assert said.code == 0, said.err
-    assert said.out == f"{tmp_path / 'g' / 'index.html'}\n"
+    result = regard("diagram", word_run, *TEXTS, *options)
+    assert result.code == 0, result.err
+    assert result.out == f"{tmp_path / 'g' / 'index.html'}\n"
     assert {p.name for p in (tmp_path / "g").iterdir()} == {"0001.png", "0002.png", "index.html"}
 
 
-def test_a_split_and_its_alignments(regard, mine: Path, tmp_path):
-    out, lines = tmp_path / "g", tmp_path / "a.txt"
-    words = ["--split", "test", "--first", 3, "--out", out, "--alignments", lines]
-    said = regard("diagram", mine, *words)
-    assert said.code == 0, said.err
-    assert said.out.splitlines() == [str(out / "index.html"), str(lines)]
+def test_gallery_and_alignments_of_a_split(regard, file_run: Path, tmp_path):
+    out, alignments = tmp_path / "g", tmp_path / "a.txt"
+    options = ["--split", "test", "--first", 3, "--out", out, "--alignments", alignments]
+    result = regard("diagram", file_run, *options)
+    assert result.code == 0, result.err
+    assert result.out.splitlines() == [str(out / "index.html"), str(alignments)]
     assert (out / "index.html").read_text("utf-8").count("<dt>reference</dt>") == 3
-    found = lines.read_text("utf-8").split("\n")
-    assert len(found) == 4
-    assert all(re.fullmatch(r"(\d+-\d+( \d+-\d+)*)?", line) for line in found)
+    lines = alignments.read_text("utf-8").split("\n")
+    assert len(lines) == 4
+    assert all(re.fullmatch(r"(\d+-\d+( \d+-\d+)*)?", line) for line in lines)
 
 
-def test_what_cannot_be_drawn(regard, words: Path, run: Path):
-    assert "nothing to draw" in complaint(regard("diagram", words))
-    assert "--first is 1 or more" in complaint(
-        regard("diagram", words, "--split", "val", "--first", 0)
+def test_diagram_user_errors(regard, word_run: Path, run: Path):
+    assert "nothing to draw" in error_message(regard("diagram", word_run))
+    assert "--first is 1 or more" in error_message(
+        regard("diagram", word_run, "--split", "val", "--first", 0)
     )
-    assert 'no split "tset"' in complaint(regard("diagram", words, "--split", "tset"))
-    said = regard("diagram", run, "<U> a", "--mechanism", "encoder")
-    assert 'no "encoder" attention: it has cross' in complaint(said)
+    assert 'no split "tset"' in error_message(regard("diagram", word_run, "--split", "tset"))
+    result = regard("diagram", run, "<U> a", "--mechanism", "encoder")
+    assert 'no "encoder" attention: it has cross' in error_message(result)
 
 
 # --- compare --------------------------------------------------------------------------------------
 
 
 def test_compare(regard, tmp_path, checksums):
-    """One system cannot be trained: the others have their table, and the exit code is 1."""
-    words = ["compare", "words.toml", "--vary", "training.learning_rate=1e-3,1e30", "--seeds", 1]
-    words += ["--set", "training.warmup_steps=0", "--device", "cpu", "--out", tmp_path / "out"]
-    dry = regard(*words, "--dry-run")
+    """One system fails to train: the table has the others, and the exit code is 1."""
+    arguments = [
+        "compare",
+        "words.toml",
+        "--vary",
+        "training.learning_rate=1e-3,1e30",
+        "--seeds",
+        1,
+    ]
+    arguments += ["--set", "training.warmup_steps=0", "--device", "cpu", "--out", tmp_path / "out"]
+    dry = regard(*arguments, "--dry-run")
     assert (dry.code, [line.split("\t")[0] for line in dry.out.splitlines()]) == (0, ["to run"] * 2)
-    said = regard(*words, "--jobs", 2)
-    assert (said.code, said.err) == (1, "")
-    assert "2 runs, 0 already finished, 2 at a time" in said.out
-    assert re.search(r"learning_rate 1e30, seed 1: .*loss became", said.out)
-    assert "| learning_rate 1e-3 |" in said.out
-    assert "| learning_rate 1e30 |" not in said.out
+    result = regard(*arguments, "--jobs", 2)
+    assert (result.code, result.err) == (1, "")
+    assert "2 runs, 0 already finished, 2 at a time" in result.out
+    assert re.search(r"learning_rate 1e30, seed 1: .*loss became", result.out)
+    assert "| learning_rate 1e-3 |" in result.out
+    assert "| learning_rate 1e30 |" not in result.out
     results = json.loads((tmp_path / "out" / "results.json").read_text())
     assert len(results["failed"]) == 1
     assert results["command"].startswith(
         "regard compare words.toml --vary training.learning_rate=1e-3,1e30"
     )
-    dry = regard(*words, "--dry-run")
+    dry = regard(*arguments, "--dry-run")
     assert [line.split("\t")[0] for line in dry.out.splitlines()] == ["finished", "to run"]
-    # Without the one that fails, everything is there: nothing runs, and all is well.
-    words[3] = "training.learning_rate=1e-3"
+    # Without the system that fails, everything is finished: nothing runs, and the exit code is 0.
+    arguments[3] = "training.learning_rate=1e-3"
     before = checksums(tmp_path / "out" / "runs")
-    said = regard(*words, "--columns", "bleu_lower,cache,speed")
-    assert "shared the device" not in said.out
-    assert "up to 2 runs shared" in regard(*words, "--columns", "training_seconds").out  # they had
-    assert (said.code, said.err) == (0, "")
-    assert "1 runs, 1 already finished, 1 at a time" in said.out
-    assert "| system | BLEU lower | cache bytes/token | sentences/s |" in said.out
-    assert re.search(r"\| [\d,]+ \| [\d,]*[1-9][\d,]* \|\n\n1 seed; test split, greedy", said.out)
+    result = regard(*arguments, "--columns", "bleu_lower,cache,speed")
+    assert "shared the device" not in result.out
+    assert "up to 2 runs shared" in regard(*arguments, "--columns", "training_seconds").out
+    assert (result.code, result.err) == (0, "")
+    assert "1 runs, 1 already finished, 1 at a time" in result.out
+    assert "| system | BLEU lower | cache bytes/token | sentences/s |" in result.out
+    assert re.search(r"\| [\d,]+ \| [\d,]*[1-9][\d,]* \|\n\n1 seed; test split, greedy", result.out)
     assert "# Outputs side by side" in (tmp_path / "out" / "outputs.md").read_text("utf-8")
     assert checksums(tmp_path / "out" / "runs") == before
 
 
-COMPARE = {
+COMPARE_MISTAKES = {
     "jobs": (["--jobs", "0"], "--jobs must be 1 or more: got 0"),
     "column": (
         ["--columns", "p,sped"],
@@ -304,9 +317,9 @@ COMPARE = {
 }
 
 
-@pytest.mark.parametrize("mistake", COMPARE)
-def test_compare_mistake(regard, tmp_path, mistake):
-    words, message = COMPARE[mistake]
-    said = regard("compare", "words.toml", *words, "--out", tmp_path / "out", "--dry-run")
-    assert message in complaint(said)
+@pytest.mark.parametrize("mistake", COMPARE_MISTAKES)
+def test_compare_user_error(regard, tmp_path, mistake):
+    options, message = COMPARE_MISTAKES[mistake]
+    result = regard("compare", "words.toml", *options, "--out", tmp_path / "out", "--dry-run")
+    assert message in error_message(result)
     assert not (tmp_path / "out").exists()

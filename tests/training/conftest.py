@@ -1,4 +1,4 @@
-"""Tiny runs: every family, dropout on, a few steps of a few sentences."""
+"""Tiny runs: every model family, with dropout, for a few steps on a few sentences."""
 
 import functools
 import io
@@ -55,14 +55,14 @@ TRAINING = {
 DATA = {"name": "copy", "train": 43, "val": 11, "test": 5, "max_length": 13}
 
 
-CORPUS = functools.cache(corpus.load)
+load_cached = functools.cache(corpus.load)
 
 
 @pytest.fixture(autouse=True, scope="module")
-def quick() -> Iterator[None]:
-    """Data and pictures take most of a tiny run's time and have tests of their own."""
+def fast_runs() -> Iterator[None]:
+    """Cache the data and draw no examples: both take most of a tiny run's time and have other tests."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(run.corpus, "load", CORPUS)
+        patch.setattr(corpus, "load", load_cached)
         patch.setattr(run, "draw_examples", lambda *_: None)
         yield
 
@@ -76,7 +76,7 @@ def family(request: pytest.FixtureRequest) -> str:
 def tiny() -> Callable[..., Config]:
     """tiny(family, learning_rate=..., data={...}): a config; plain keywords are [training] settings."""
 
-    def make(
+    def make_config(
         family: str = "recurrent",
         data: dict[str, Any] | None = None,
         tokenizer: dict[str, Any] | None = None,
@@ -94,36 +94,36 @@ def tiny() -> Callable[..., Config]:
         }
         return Config.model_validate(table)
 
-    return make
+    return make_config
 
 
 @pytest.fixture(scope="session")
 def fit() -> Callable[..., str]:
-    """fit(config, folder, resume=False): train; what the console said."""
+    """fit(config, folder, resume=False): train; return the console output."""
 
-    def go(config: Config, folder: Path, resume: bool = False) -> str:
-        said = io.StringIO()
-        train(config, folder, "cpu", resume, Console(file=said, width=200))
-        return said.getvalue()
+    def fit_run(config: Config, folder: Path, resume: bool = False) -> str:
+        output = io.StringIO()
+        train(config, folder, "cpu", resume, Console(file=output, width=200))
+        return output.getvalue()
 
-    return go
+    return fit_run
 
 
 @pytest.fixture(scope="session")
 def metrics() -> Callable[[Path], list[dict[str, Any]]]:
-    """The events of a run, without what a clock says."""
+    """The events of a run, without times and speeds."""
 
-    def events(folder: Path) -> list[dict[str, Any]]:
+    def read_events(folder: Path) -> list[dict[str, Any]]:
         lines = (folder / "metrics.jsonl").read_text().splitlines()
-        clocks = ("seconds", "tokens_per_second")
-        return [{k: v for k, v in json.loads(x).items() if k not in clocks} for x in lines]
+        timings = ("seconds", "tokens_per_second")
+        return [{k: v for k, v in json.loads(x).items() if k not in timings} for x in lines]
 
-    return events
+    return read_events
 
 
 @pytest.fixture(scope="session")
 def same_run(metrics: Callable[[Path], list[dict[str, Any]]]) -> Callable[[Path, Path], None]:
-    """Asserts that two run folders hold the same training, bit for bit."""
+    """Assert that two run folders hold the same training run, bit for bit."""
 
     def compare(one: Path, two: Path) -> None:
         for name in ("model.safetensors", "last/state.safetensors"):
@@ -131,15 +131,15 @@ def same_run(metrics: Callable[[Path], list[dict[str, Any]]]) -> Callable[[Path,
             assert a.keys() == b.keys()
             for key in a:
                 assert a[key].numpy().tobytes() == b[key].numpy().tobytes(), (name, key)
-            for clock in ("seconds", "metrics_bytes"):  # times have more or fewer digits
-                record_a.pop(clock, None), record_b.pop(clock, None)
+            for key in ("seconds", "metrics_bytes"):  # times differ, also in their number of digits
+                record_a.pop(key, None), record_b.pop(key, None)
             assert record_a == record_b
         assert metrics(one) == metrics(two)
         assert (one / "tokenizer.json").read_bytes() == (two / "tokenizer.json").read_bytes()
         assert (one / "config.toml").read_bytes() == (two / "config.toml").read_bytes()
-        assert files(one) == files(two)
+        assert list_files(one) == list_files(two)
 
-    def files(folder: Path) -> set[str]:
+    def list_files(folder: Path) -> set[str]:
         return {str(p.relative_to(folder)) for p in folder.rglob("*")}
 
     return compare

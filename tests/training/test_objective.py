@@ -1,4 +1,4 @@
-"""The objective is a mean cross-entropy over real tokens; the schedules have closed forms."""
+"""The objective: mean cross-entropy without padding. The schedules: closed forms."""
 
 import itertools
 import math
@@ -10,67 +10,67 @@ from regard.models import build
 from regard.text.batch import EncodedPairs
 from regard.training import objective as module
 from regard.training.objective import cross_entropy, objective
-from regard.training.schedule import SCHEDULES, rate
+from regard.training.schedule import SCHEDULES, learning_rate
 
 SOURCE = [[4, 5, 6, 2], [7, 2], [5, 8, 9, 10, 4, 2]]
 TARGET = [[5, 6], [4, 4, 9, 12, 7], []]
 
 
-def naive(logits: torch.Tensor, wanted: list[int], smoothing: float) -> list[torch.Tensor]:
-    """-(1 - s) log p(wanted) - s mean over the vocabulary of log p, a token at a time."""
-    chances = logits.log_softmax(-1)
+def naive_losses(logits: torch.Tensor, labels: list[int], smoothing: float) -> list[torch.Tensor]:
+    """-(1 - s) log p(label) - s mean over the vocabulary of log p, one token at a time."""
+    log_probs = logits.log_softmax(-1)
     return [
-        -(1 - smoothing) * row[word] - smoothing * row.mean()
-        for row, word in zip(chances, wanted, strict=True)
+        -(1 - smoothing) * row[label] - smoothing * row.mean()
+        for row, label in zip(log_probs, labels, strict=True)
     ]
 
 
 @pytest.mark.parametrize("smoothing", [0.0, 0.1, 0.9])
-def test_objective(tiny, family: str, smoothing: float) -> None:
+def test_objective_equals_a_naive_loop(tiny, family: str, smoothing: float) -> None:
     torch.manual_seed(3)
     model = build(tiny(family).model, 11, 13, False).eval()
-    costs = []
+    losses = []
     for source, target in zip(SOURCE, TARGET, strict=True):
         mask = torch.ones(1, len(source), dtype=torch.bool)
         logits = model(torch.tensor([source]), mask, torch.tensor([[1, *target]]))
-        costs += naive(logits[0], [*target, 2], smoothing)
+        losses += naive_losses(logits[0], [*target, 2], smoothing)
     loss = objective(model, EncodedPairs(SOURCE, TARGET).batch([0, 1, 2]), smoothing)
-    assert loss.item() == pytest.approx(torch.stack(costs).mean().item(), rel=1e-5)
+    assert loss.item() == pytest.approx(torch.stack(losses).mean().item(), rel=1e-5)
 
 
-@pytest.mark.parametrize("at_once", [7, 1024])
+@pytest.mark.parametrize("chunk_rows", [7, 1024])
 @pytest.mark.parametrize("biased", [True, False])
 @pytest.mark.parametrize("smoothing", [0.0, 0.1])
 @pytest.mark.parametrize("frozen", [True, False])
-def test_cross_entropy_is_pytorchs(
-    frozen: bool, smoothing: float, biased: bool, at_once: int, monkeypatch
+def test_cross_entropy_equals_pytorch(
+    frozen: bool, smoothing: float, biased: bool, chunk_rows: int, monkeypatch
 ) -> None:
-    """Loss and every gradient, with rows that are padding, in one piece and in several."""
-    monkeypatch.setitem(module.ROWS_AT_ONCE, "cpu", at_once)
+    """Loss and every gradient, with padding, in one chunk and in several."""
+    monkeypatch.setitem(module.CHUNK_ROWS, "cpu", chunk_rows)
     random = torch.Generator().manual_seed(5)
     sizes = [(31, 5), (13, 5), (13,)][: 3 if biased else 2]
     tensors = [3 * torch.randn(s, generator=random, dtype=torch.double) for s in sizes]
-    learned = tensors[: 1 if frozen else 3]
-    for tensor in learned:
+    trainable = tensors[: 1 if frozen else 3]
+    for tensor in trainable:
         tensor.requires_grad_()
     features, weight, *bias = tensors
-    wanted = torch.randint(0, 13, (31,), generator=random)
-    assert (wanted == 0).any()
-    ours = cross_entropy(features, weight, bias[0] if bias else None, wanted, smoothing)
+    labels = torch.randint(0, 13, (31,), generator=random)
+    assert (labels == 0).any()
+    ours = cross_entropy(features, weight, bias[0] if bias else None, labels, smoothing)
     logits = torch.nn.functional.linear(features, weight, *bias)
     theirs = torch.nn.functional.cross_entropy(
-        logits, wanted, ignore_index=0, label_smoothing=smoothing
+        logits, labels, ignore_index=0, label_smoothing=smoothing
     )
     torch.testing.assert_close(ours, theirs)
     for one, two in zip(
-        torch.autograd.grad(ours * 3, learned),
-        torch.autograd.grad(theirs * 3, learned),
+        torch.autograd.grad(ours * 3, trainable),
+        torch.autograd.grad(theirs * 3, trainable),
         strict=True,
     ):
         torch.testing.assert_close(one, two)
 
 
-def test_a_hopeless_word_costs_much_but_not_infinitely() -> None:
+def test_probability_zero_has_a_finite_loss() -> None:
     features = torch.tensor([[1000.0], [0.0]], requires_grad=True)
     weight = torch.tensor([[0.0], [1.0], [0.0]], requires_grad=True)
     loss = cross_entropy(features, weight, None, torch.tensor([2, 2]), 0.0)
@@ -81,7 +81,7 @@ def test_a_hopeless_word_costs_much_but_not_infinitely() -> None:
 
 
 def test_padding_changes_nothing(tiny, family: str) -> None:
-    """Neither how much there is nor which ids stand in it: loss and gradients are the same."""
+    """Neither its amount nor its ids change loss or gradients."""
     torch.manual_seed(3)
     model = build(tiny(family).model, 11, 13, False).eval()
     batch = EncodedPairs(SOURCE, TARGET).batch([0, 1, 2])
@@ -90,31 +90,33 @@ def test_padding_changes_nothing(tiny, family: str) -> None:
     for name in ("target", "labels"):
         getattr(wide, name)[~wide.target_mask] = 7
     wide.source[~wide.source_mask] = 9
-    found = []
-    for each in batch, wide:
+    results = []
+    for padded in batch, wide:
         model.zero_grad()
-        loss = objective(model, each, 0.1)
+        loss = objective(model, padded, 0.1)
         loss.backward()
-        found.append((loss.item(), [p.grad.clone() for p in model.parameters()]))
-    assert found[0][0] == pytest.approx(found[1][0], rel=1e-5)
-    for one, two in zip(found[0][1], found[1][1], strict=True):
+        results.append((loss.item(), [p.grad.clone() for p in model.parameters()]))
+    assert results[0][0] == pytest.approx(results[1][0], rel=1e-5)
+    for one, two in zip(results[0][1], results[1][1], strict=True):
         torch.testing.assert_close(one, two, rtol=1e-4, atol=1e-6)
 
 
 @pytest.mark.parametrize("name", SCHEDULES)
-def test_warm_up_rises_evenly_to_the_peak(name: str) -> None:
-    rates = [rate(SCHEDULES[name], 3.0, step, 5, progress=0.0) for step in range(5)]
+def test_warmup_is_linear(name: str) -> None:
+    rates = [learning_rate(SCHEDULES[name], 3.0, step, 5, progress=0.0) for step in range(5)]
     assert rates == pytest.approx([0.6, 1.2, 1.8, 2.4, 3.0])
 
 
 @pytest.mark.parametrize("name", SCHEDULES)
-def test_no_warm_up_starts_at_the_peak(name: str) -> None:
-    assert rate(SCHEDULES[name], 3.0, 0, 0, progress=0.0) == 3.0
+def test_without_warmup_the_first_step_has_the_peak(name: str) -> None:
+    assert learning_rate(SCHEDULES[name], 3.0, 0, 0, progress=0.0) == 3.0
 
 
 @pytest.mark.parametrize("name", SCHEDULES)
-def test_never_rises_after_the_warm_up(name: str) -> None:
-    rates = [rate(SCHEDULES[name], 3.0, step, 5, progress=step / 50) for step in range(4, 51)]
+def test_never_rises_after_the_warmup(name: str) -> None:
+    rates = [
+        learning_rate(SCHEDULES[name], 3.0, step, 5, progress=step / 50) for step in range(4, 51)
+    ]
     assert all(later <= earlier for earlier, later in itertools.pairwise(rates))
 
 
@@ -129,16 +131,18 @@ def test_never_rises_after_the_warm_up(name: str) -> None:
 )
 def test_closed_form(name: str, formula) -> None:
     for step in (5, 17, 25, 49):
-        assert rate(SCHEDULES[name], 3.0, step, 5, step / 50) == pytest.approx(formula(step))
+        assert learning_rate(SCHEDULES[name], 3.0, step, 5, step / 50) == pytest.approx(
+            formula(step)
+        )
 
 
 @pytest.mark.parametrize("name", ["linear", "cosine"])
 @pytest.mark.parametrize("progress", [1.0, 1.01])
 def test_ends_at_zero(name: str, progress: float) -> None:
-    assert rate(SCHEDULES[name], 3.0, 50, 5, progress) == pytest.approx(0.0, abs=1e-12)
+    assert learning_rate(SCHEDULES[name], 3.0, 50, 5, progress) == pytest.approx(0.0, abs=1e-12)
 
 
-def test_every_schedule_in_the_config_is_there() -> None:
+def test_every_schedule_of_the_config_exists() -> None:
     from typing import get_args
 
     from regard.config import Training

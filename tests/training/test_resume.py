@@ -1,7 +1,6 @@
-"""A run killed at any moment and resumed ends as one that never was."""
+"""A run that is killed at any moment and resumed equals an uninterrupted one, bit for bit."""
 
 import importlib
-import json
 import os
 import shutil
 import signal
@@ -20,17 +19,17 @@ from regard.models import Model
 from regard.models.weights import read, save
 from regard.text.batch import DeviceDataset, EncodedPairs
 from regard.training import checkpoint, loop, run
-from regard.training.update import Update
+from regard.training.step import TrainStep
 
 REGARD = Path(sys.executable).parent / "regard"
 
 
 class Killed(BaseException):
-    """Not an Exception: nothing may catch it and tidy up."""
+    """Not an Exception, so that no handler catches it and cleans up."""
 
 
 def kill_at(monkeypatch: pytest.MonkeyPatch, owner: Any, name: str, call: int, after: bool) -> None:
-    """The `call`-th use of owner.name raises, before it does anything or right after."""
+    """Raise at the `call`-th call of owner.name, before or right after it runs."""
     original, calls = getattr(owner, name), iter(range(1, 10**9))
 
     def wrapped(*args: Any, **kwargs: Any) -> Any:
@@ -48,10 +47,10 @@ def kill_at(monkeypatch: pytest.MonkeyPatch, owner: Any, name: str, call: int, a
 MOMENTS = {
     "first write": (os, "replace", 1, False),
     "tokenizer": (os, "replace", 2, False),
-    "first step": (loop.Loop, "step", 1, True),
-    "between looks": (loop.Loop, "step", 5, True),
-    "a look's start": (loop, "likelihoods", 2, False),
-    "after the first log line": (loop.Loop, "log", 2, True),
+    "first step": (loop.TrainingLoop, "step", 1, True),
+    "between validations": (loop.TrainingLoop, "step", 5, True),
+    "start of a validation": (loop, "likelihoods", 2, False),
+    "after the first log entry": (loop.TrainingLoop, "log", 2, True),
     "first model write": (os, "replace", 3, False),
     "after the first model write": (os, "replace", 3, True),
     "first checkpoint write": (os, "replace", 4, False),
@@ -62,38 +61,46 @@ MOMENTS = {
 
 
 @pytest.fixture(scope="module")
-def whole(tiny: Any, fit: Any, tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
-    """The run of a family that nobody killed."""
-    made: dict[str, Path] = {}
+def uninterrupted(
+    tiny: Any, fit: Any, tmp_path_factory: pytest.TempPathFactory
+) -> Callable[[str], Path]:
+    """An uninterrupted run of each family."""
+    folders: dict[str, Path] = {}
 
-    def get(family: str) -> Path:
-        if family not in made:
-            made[family] = tmp_path_factory.mktemp(family) / "whole"
-            fit(tiny(family), made[family])
-        return made[family]
+    def get_run(family: str) -> Path:
+        if family not in folders:
+            folders[family] = tmp_path_factory.mktemp(family) / "uninterrupted"
+            fit(tiny(family), folders[family])
+        return folders[family]
 
-    return get
+    return get_run
 
 
-def test_dropout_and_seed_matter(tiny, fit, whole, tmp_path: Path, family: str) -> None:
-    """Otherwise the laws below would not see a forgotten random state."""
+def test_dropout_and_seed_change_the_weights(
+    tiny, fit, uninterrupted, tmp_path: Path, family: str
+) -> None:
+    """Otherwise the tests below would not notice a random state that is not restored."""
     config = tiny(family)
-    dry = config.model_copy(update={"model": config.model.model_copy(update={"dropout": 0.0})})
-    weights = read(whole(family) / "model.safetensors")[0]
-    for name, other in {"dry": dry, "seed": tiny(family, seed=2)}.items():
+    no_dropout = config.model_copy(
+        update={"model": config.model.model_copy(update={"dropout": 0.0})}
+    )
+    weights = read(uninterrupted(family) / "model.safetensors")[0]
+    for name, other in {"no_dropout": no_dropout, "seed": tiny(family, seed=2)}.items():
         fit(other, tmp_path / name)
         others = read(tmp_path / name / "model.safetensors")[0]
         assert any(not torch.equal(weights[key], others[key]) for key in weights)
 
 
-def test_same_seed_same_run(tiny, fit, whole, same_run, tmp_path: Path, family: str) -> None:
+def test_same_seed_same_run(
+    tiny, fit, uninterrupted, same_run, tmp_path: Path, family: str
+) -> None:
     fit(tiny(family), tmp_path / "again")
-    same_run(tmp_path / "again", whole(family))
+    same_run(tmp_path / "again", uninterrupted(family))
 
 
 @pytest.mark.parametrize("moment", MOMENTS)
 def test_killed_once(
-    tiny, fit, whole, same_run, tmp_path: Path, family: str, moment: str, monkeypatch
+    tiny, fit, uninterrupted, same_run, tmp_path: Path, family: str, moment: str, monkeypatch
 ) -> None:
     folder = tmp_path / "run"
     with monkeypatch.context() as patch:
@@ -102,41 +109,43 @@ def test_killed_once(
             fit(tiny(family), folder)
     torch.manual_seed(99)
     fit(tiny(family), folder, resume=True)
-    same_run(folder, whole(family))
+    same_run(folder, uninterrupted(family))
 
 
-def test_killed_at_every_look(
-    tiny, fit, whole, same_run, tmp_path: Path, family: str, monkeypatch
+def test_killed_at_every_validation(
+    tiny, fit, uninterrupted, same_run, tmp_path: Path, family: str, monkeypatch
 ) -> None:
-    """Restored state is saved again and restored again: nothing may wear off or pile up."""
-    for sitting in range(20):
-        torch.manual_seed(sitting)
+    """The state is restored and saved many times: no error may accumulate."""
+    for session in range(20):
+        torch.manual_seed(session)
         with monkeypatch.context() as patch:
             kill_at(patch, checkpoint, "save", 1, True)
             try:
-                fit(tiny(family), tmp_path / "run", resume=sitting > 0)
+                fit(tiny(family), tmp_path / "run", resume=session > 0)
             except Killed:
                 continue
         break
-    assert sitting > 3
-    same_run(tmp_path / "run", whole(family))
+    assert session > 3
+    same_run(tmp_path / "run", uninterrupted(family))
 
 
-def test_the_running_mean_goes_on(tiny, fit, same_run, tmp_path: Path, monkeypatch, family) -> None:
+def test_ema_is_resumed(tiny, fit, same_run, tmp_path: Path, monkeypatch, family) -> None:
     config = tiny(family, ema_decay=0.9)
-    fit(config, tmp_path / "whole")
+    fit(config, tmp_path / "uninterrupted")
     with monkeypatch.context() as patch:
-        kill_at(patch, loop.Loop, "step", 8, after=True)
+        kill_at(patch, loop.TrainingLoop, "step", 8, after=True)
         with pytest.raises(Killed):
             fit(config, tmp_path / "run")
     fit(config, tmp_path / "run", resume=True)
-    same_run(tmp_path / "run", tmp_path / "whole")
+    same_run(tmp_path / "run", tmp_path / "uninterrupted")
     last = read(tmp_path / "run/last/state.safetensors")[0]
     best = read(tmp_path / "run/model.safetensors")[0]
     assert any(not torch.equal(last[f"model.{name}"], best[name]) for name in best)
 
 
-def test_log_is_cut_back_to_the_checkpoint(tiny, fit, metrics, tmp_path: Path, monkeypatch) -> None:
+def test_log_is_truncated_to_the_checkpoint(
+    tiny, fit, metrics, tmp_path: Path, monkeypatch
+) -> None:
     folder = tmp_path / "run"
     with monkeypatch.context() as patch:
         kill_at(patch, checkpoint, "save", 2, False)
@@ -144,15 +153,15 @@ def test_log_is_cut_back_to_the_checkpoint(tiny, fit, metrics, tmp_path: Path, m
             fit(tiny(), folder)
     assert [event.get("step") for event in metrics(folder)] == [None, 3, 6]
     with (folder / "metrics.jsonl").open("a") as file:
-        file.write('{"event": "half a li')
+        file.write('{"event": "incompl')
     with monkeypatch.context() as patch:
-        kill_at(patch, loop.Loop, "run", 1, False)
+        kill_at(patch, loop.TrainingLoop, "run", 1, False)
         with pytest.raises(Killed):
             fit(tiny(), folder, resume=True)
     assert [event.get("step") for event in metrics(folder)] == [None, 3]
 
 
-def test_lost_log_does_not_stop_a_resume(tiny, fit, metrics, tmp_path: Path, monkeypatch) -> None:
+def test_resume_without_the_log(tiny, fit, metrics, tmp_path: Path, monkeypatch) -> None:
     kill_at(monkeypatch, checkpoint, "save", 2, True)
     with pytest.raises(Killed):
         fit(tiny(), tmp_path / "run")
@@ -161,78 +170,78 @@ def test_lost_log_does_not_stop_a_resume(tiny, fit, metrics, tmp_path: Path, mon
     assert [event["step"] for event in metrics(tmp_path / "run")] == [9, 12]
 
 
-def test_finished_run_stays_as_it_is(tiny, fit, whole, family: str) -> None:
-    folder = whole(family)
+def test_resuming_a_finished_run_changes_nothing(tiny, fit, uninterrupted, family: str) -> None:
+    folder = uninterrupted(family)
     before = {p: p.read_bytes() for p in folder.rglob("*") if p.is_file()}
     fit(tiny(family), folder, resume=True)
     assert {p: p.read_bytes() for p in folder.rglob("*") if p.is_file()} == before
 
 
-def test_a_card_says_where_a_run_was_trained_not_where_it_was_resumed(
-    tiny, fit, whole, monkeypatch, tmp_path: Path
+def test_card_has_the_device_of_the_training_not_of_the_resume(
+    tiny, fit, uninterrupted, monkeypatch, tmp_path: Path
 ) -> None:
-    shutil.copytree(whole("recurrent"), tmp_path / "run")
+    shutil.copytree(uninterrupted("recurrent"), tmp_path / "run")
     file = tmp_path / "run" / "card.json"
     before = file.read_text("utf-8")
     file.unlink()
     card = importlib.import_module("regard.training.card")
-    monkeypatch.setattr(card, "device_name", lambda device: "an abacus")
+    monkeypatch.setattr(card, "device_name", lambda device: "another device")
     fit(tiny("recurrent"), tmp_path / "run", resume=True)
     assert file.read_text("utf-8") == before
 
 
 @pytest.mark.parametrize(
-    ("changes", "named"),
+    ("changes", "message"),
     [
-        ({"learning_rate": 0.03}, "training.learning_rate: 0.02 there, 0.03 here"),
-        ({"seed": 2}, "seed: 1 there, 2 here"),
+        ({"learning_rate": 0.03}, "training.learning_rate: saved 0.02, given 0.03"),
+        ({"seed": 2}, "seed: saved 1, given 2"),
         (
             {"epochs": 3.0, "grad_clip": 2.0},
-            "training.epochs: 2.0 there, 3.0 here, training.grad_clip",
+            "training.epochs: saved 2.0, given 3.0, training.grad_clip",
         ),
-        ({"family": "transformer"}, "model.kind: recurrent there, transformer here"),
+        ({"family": "transformer"}, "model.kind: saved recurrent, given transformer"),
     ],
 )
-def test_other_settings_are_refused(tiny, fit, whole, changes: dict, named: str) -> None:
-    folder = whole("recurrent")
+def test_other_settings_are_rejected(tiny, fit, uninterrupted, changes: dict, message: str) -> None:
+    folder = uninterrupted("recurrent")
     before = {p: p.read_bytes() for p in folder.rglob("*") if p.is_file()}
-    with pytest.raises(UserError, match=named):
+    with pytest.raises(UserError, match=message):
         fit(tiny(**changes), folder, resume=True)
     assert {p: p.read_bytes() for p in folder.rglob("*") if p.is_file()} == before
 
 
-def test_a_folder_in_use_is_refused(tiny, fit, tmp_path: Path) -> None:
-    (tmp_path / "letter.txt").write_text("dear")
+def test_folder_with_other_files_is_rejected(tiny, fit, tmp_path: Path) -> None:
+    (tmp_path / "notes.txt").write_text("text")
     for resume in (False, True):
-        with pytest.raises(UserError, match="is no run folder"):
+        with pytest.raises(UserError, match="it is not a run folder"):
             fit(tiny(), tmp_path, resume)
-    assert [path.name for path in tmp_path.iterdir()] == ["letter.txt"]
+    assert [path.name for path in tmp_path.iterdir()] == ["notes.txt"]
 
 
-def test_data_that_cannot_be_made_leaves_no_folder(tiny, fit, tmp_path: Path) -> None:
-    """So that the same command with the mistake mended is not refused."""
+def test_failed_data_generation_leaves_no_folder(tiny, fit, tmp_path: Path) -> None:
+    """So that the corrected command can use the same folder."""
     with pytest.raises(UserError, match="cannot generate split"):
         fit(tiny(data={"min_length": 1}), tmp_path / "run")
     assert not (tmp_path / "run").exists()
 
 
-def test_foreign_checkpoint_is_refused(tiny, fit, tmp_path: Path, monkeypatch) -> None:
+def test_invalid_checkpoint_is_rejected(tiny, fit, tmp_path: Path, monkeypatch) -> None:
     kill_at(monkeypatch, checkpoint, "save", 1, True)
     with pytest.raises(Killed):
         fit(tiny(), tmp_path / "run")
     path = tmp_path / "run" / checkpoint.FILE
     tensors, record = read(path)
-    for mended in (tensors, record | {"mood": 1}), ({}, record):
-        save(path, *mended)
+    for invalid in (tensors, record | {"unknown": 1}), ({}, record):
+        save(path, *invalid)
         with pytest.raises(UserError, match=r"state\.safetensors (is not a checkpoint|does not)"):
             fit(tiny(), tmp_path / "run", resume=True)
-    save(path, {k: v for k, v in tensors.items() if k != "random.cpu"}, record)
+    save(path, {k: v for k, v in tensors.items() if k != "rng.cpu"}, record)
     with pytest.raises(UserError, match="is not a checkpoint of this version"):
         fit(tiny(), tmp_path / "run", resume=True)
 
 
 class Nested(Model):
-    """A parameter whose name ends like another's."""
+    """A model with a parameter whose name is the end of another's."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -243,26 +252,26 @@ class Nested(Model):
 Nested.__abstractmethods__ = frozenset()
 
 
-def test_optimizer_state_comes_back_to_its_own_parameter(tiny, tmp_path: Path) -> None:
-    def fresh() -> Update:
+def test_optimizer_state_is_restored_to_its_parameter(tiny, tmp_path: Path) -> None:
+    def make_step() -> TrainStep:
         data = DeviceDataset(EncodedPairs([[2]], [[]]), "cpu")
-        return Update(Nested(), tiny().training, data, torch.float32, False, print)
+        return TrainStep(Nested(), tiny().training, data, torch.float32, False, print)
 
-    update = fresh()
-    for scale, parameter in enumerate(update.model.parameters(), start=1):
+    saved = make_step()
+    for scale, parameter in enumerate(saved.model.parameters(), start=1):
         parameter.grad = torch.full_like(parameter, scale)
-    update.optimizer.step()
-    checkpoint.save(tmp_path, checkpoint.Progress(step=1), update)
-    again = fresh()
-    checkpoint.restore(tmp_path, again)
-    for one, two in zip(update.model.parameters(), again.model.parameters(), strict=True):
-        before, after = update.optimizer.state[one], again.optimizer.state[two]
+    saved.optimizer.step()
+    checkpoint.save(tmp_path, checkpoint.Progress(step=1), saved)
+    restored = make_step()
+    checkpoint.restore(tmp_path, restored)
+    for one, two in zip(saved.model.parameters(), restored.model.parameters(), strict=True):
+        before, after = saved.optimizer.state[one], restored.optimizer.state[two]
         assert before.keys() == after.keys()
         for key, value in before.items():
             assert torch.equal(value, after[key]), key
 
 
-# --- the real thing: processes and SIGKILL --------------------------------------------------------
+# --- processes and SIGKILL ------------------------------------------------------------------------
 
 CHILD = """
 import importlib, os, signal, sys
@@ -278,34 +287,34 @@ def wrapped(*args, **kwargs):
 setattr(owner, name, wrapped)
 cli.main()
 """
-# Each sitting goes on from the one before. A kill inside os.replace leaves a temporary file behind.
-SITTINGS = [
+# Each session resumes the one before. A kill inside os.replace leaves a temporary file behind.
+SESSIONS = [
     ("os", "replace", 1),
-    ("regard.training.update", "objective", 2),
+    ("regard.training.step", "objective", 2),
     ("regard.training.loop", "likelihoods", 2),
     ("os", "replace", 2),
     ("regard.training.run", "draw_examples", 1),
 ]
 
 
-def test_sigkill(tiny, fit, whole, same_run, tmp_path: Path, family: str) -> None:
+def test_sigkill(tiny, fit, uninterrupted, same_run, tmp_path: Path, family: str) -> None:
     config = tmp_path / "tiny.toml"
     config.write_text(tiny(family).to_toml())
     folder = tmp_path / "run"
     command = ["train", str(config), "--run", str(folder), "--device", "cpu", "--resume"]
     environment = os.environ | {"OMP_NUM_THREADS": "1"}
-    for sitting in SITTINGS if family == "recurrent" else SITTINGS[1:3]:
-        child = [sys.executable, "-c", CHILD, *map(str, sitting), *command]
+    for session in SESSIONS if family == "recurrent" else SESSIONS[1:3]:
+        child = [sys.executable, "-c", CHILD, *map(str, session), *command]
         done = subprocess.run(child, capture_output=True, text=True, env=environment)
         assert done.returncode == -signal.SIGKILL, done.stderr
-        if sitting == ("os", "replace", 2):
+        if session == ("os", "replace", 2):
             assert list(folder.rglob(".regard-*"))
     fit(tiny(family), folder, resume=True)
-    same_run(folder, whole(family))
+    same_run(folder, uninterrupted(family))
 
 
 def test_sigkill_of_the_command(tiny, fit, same_run, tmp_path: Path) -> None:
-    """From outside, whenever it falls, and on to the end with the same command."""
+    """From outside, at an arbitrary moment; then resumed to the end."""
     long = tiny(epochs=40.0, validate_every=7)
     (tmp_path / "long.toml").write_text(long.to_toml())
     folder = tmp_path / "run"
@@ -316,17 +325,5 @@ def test_sigkill_of_the_command(tiny, fit, same_run, tmp_path: Path) -> None:
     running.kill()
     assert running.wait() == -signal.SIGKILL
     fit(long, folder, resume=True)
-    fit(long, tmp_path / "whole")
-    same_run(folder, tmp_path / "whole")
-
-
-def test_a_checkpoint_from_before_weights_were_judged_by_anything_else(tiny, fit, tmp_path) -> None:
-    fit(tiny(), tmp_path / "run")
-    path = tmp_path / "run" / checkpoint.FILE
-    tensors, record = read(path)
-    loss = record.pop("best_loss")
-    assert record.pop("score") == -loss
-    save(path, tensors, record | {"best": loss})
-    assert "val " not in fit(tiny(), tmp_path / "run", True)  # it is finished, and stays as it is
-    card = json.loads((tmp_path / "run" / "card.json").read_text())
-    assert card["figures"]["val_loss"] == loss
+    fit(long, tmp_path / "uninterrupted")
+    same_run(folder, tmp_path / "uninterrupted")

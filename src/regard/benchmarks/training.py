@@ -27,8 +27,8 @@ from regard.models import Model, build
 from regard.models.recurrent import Recurrent
 from regard.text.batch import Batch, BatchSampler, BatchSpec, DeviceDataset, EncodedPairs
 from regard.text.tokenizer import PAD
-from regard.training.run import dtype, own_stream
-from regard.training.update import Update
+from regard.training.device import select_dtype, use_cuda_stream
+from regard.training.step import TrainStep
 
 TASKS = ("recurrent", "transformer")
 VOCAB_SIZE = 8000
@@ -61,11 +61,11 @@ class Training:
         description, lengths = load_lengths("train", self.sentences)
         data = random_pairs(lengths)
         builders = {"recurrent": self.recurrent, "transformer": self.transformer}
-        with own_stream(gpu):
+        with use_cuda_stream(self.device):
             contenders = [one for task in self.tasks for one in builders[task](data)]
-            rate = measure_matmul_rate(self.device, dtype("auto", self.device))
+            rate = measure_matmul_rate(self.device, select_dtype("auto", self.device))
             interleave(contenders, self.rounds, None, None, report)
-            rate = max(rate, measure_matmul_rate(self.device, dtype("auto", self.device)))
+            rate = max(rate, measure_matmul_rate(self.device, select_dtype("auto", self.device)))
         threads = f", {torch.get_num_threads()} threads" if not gpu else ""
         about = (
             f"training on {self.device}{threads}, {self.steps} batches per round, {description}; a "
@@ -104,7 +104,7 @@ class Training:
 
     @property
     def precision(self) -> str:
-        return str(dtype("auto", self.device)).removeprefix("torch.")
+        return str(select_dtype("auto", self.device)).removeprefix("torch.")
 
     def bucketed(self, data: EncodedPairs) -> list[BatchSpec]:
         """Full batches of sentences of similar lengths."""
@@ -136,19 +136,20 @@ class Training:
         """The training steps of `regard train`."""
         gpu = self.device.startswith("cuda")
         batches = BatchSampler(data, 10**9, self.batch, 1, TRAINING.bucket_shapes if gpu else None)
-        precision, dataset = dtype("auto", self.device), DeviceDataset(data, self.device)
-        update = Update(build_model(table, self.device), TRAINING, dataset, precision, gpu, print)
+        model, dataset = build_model(table, self.device), DeviceDataset(data, self.device)
+        dtype = select_dtype("auto", self.device)
+        train_step = TrainStep(model, TRAINING, dataset, dtype, gpu, print)
         remaining = cycle(batches.epoch(0))
         if gpu:  # capture the CUDA graph of every shape before timing
             for batch in 2 * batches.epoch(0):
-                if len(update.recordings) < len(batches.buckets.shapes):
-                    update(batch, 1e-4, 0)
+                if len(train_step.captured_steps) < len(batches.buckets.shapes):
+                    train_step(batch, 1e-4, 0)
 
         def run() -> int:
             tokens = 0
             for _ in range(self.steps):
                 batch = next(remaining)
-                update(batch, 1e-4, 0)
+                train_step(batch, 1e-4, 0)
                 tokens += batches.count_tokens(batch)
             return tokens
 

@@ -1,4 +1,4 @@
-"""The commands: thin over all the rest. PyTorch is imported only by commands that need it."""
+"""The command line. PyTorch is imported only by the commands that need it."""
 
 import sys
 from typing import Annotated
@@ -14,8 +14,8 @@ from regard.errors import UserError
 __all__ = ["app", "main"]
 
 
-def version(wanted: bool) -> None:
-    if wanted:
+def print_version(requested: bool) -> None:
+    if requested:
         typer.echo(f"regard {regard.__version__}")
         raise typer.Exit()
 
@@ -23,14 +23,15 @@ def version(wanted: bool) -> None:
 @app.callback()
 def root(
     version: Annotated[
-        bool, typer.Option("--version", callback=version, is_eager=True, help="Print the version.")
+        bool,
+        typer.Option("--version", callback=print_version, is_eager=True, help="Print the version."),
     ] = False,
 ) -> None:
-    """Attention-based sequence-to-sequence models: train them, run them, see where they look."""
+    """Attention-based sequence-to-sequence models: train them, run them, visualise their attention."""
 
 
 def main() -> None:
-    """A user's mistake gets its sentence and exit code 2; our own mistakes show where they are."""
+    """Run a command. A `UserError` prints its message and exits with code 2; a bug keeps its traceback."""
     try:
         app()
     except UserError as error:

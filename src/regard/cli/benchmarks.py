@@ -7,7 +7,16 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from regard.cli.common import AsJson, Device, app, err, out, pick, say_json, whole_numbers
+from regard.cli.common import (
+    AsJson,
+    Device,
+    app,
+    err,
+    out,
+    parse_integers,
+    print_json,
+    resolve_device,
+)
 from regard.errors import UserError, join_names, suggest
 
 if TYPE_CHECKING:
@@ -57,12 +66,12 @@ def decoding(
     device: Device = "auto",
 ) -> None:
     """Sentences per second, compared with a plain loop and other toolkits."""
-    widths = tuple(whole_numbers(beam, "--beam"))
+    widths = tuple(parse_integers(beam, "--beam"))
     check_positive(rounds=rounds, batch=batch, sentences=sentences)
 
     from regard.benchmarks import Decoding
 
-    benchmark = Decoding(rounds, batch, widths, pick(device), peers, sentences)
+    benchmark = Decoding(rounds, batch, widths, resolve_device(device), peers, sentences)
     show(benchmark.run(print_progress), as_json)
 
 
@@ -89,7 +98,7 @@ def training(
             raise UserError(
                 f'--task takes {join_names(TASKS)}: got "{name}".{suggest(name, TASKS)}'
             )
-    show(Training(rounds, batch, pick(device), steps, tasks).run(print_progress), as_json)
+    show(Training(rounds, batch, resolve_device(device), steps, tasks).run(print_progress), as_json)
 
 
 def check_positive(**options: int) -> None:
@@ -104,7 +113,7 @@ def print_progress(line: str) -> None:
 
 def show(result: "Result", as_json: bool) -> None:
     if as_json:
-        say_json(asdict(result))
+        print_json(asdict(result))
     else:
         console = out if out.is_terminal else Console(width=120)  # do not wrap in a file
         console.print(result.table())

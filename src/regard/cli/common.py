@@ -1,4 +1,4 @@
-"""What the commands share: the app, the consoles, options that recur, and how a run is loaded."""
+"""Shared by the commands: the app, the consoles, common options, loading a run, reading input."""
 
 import json
 import sys
@@ -12,7 +12,7 @@ from regard.errors import UserError
 
 app = typer.Typer(
     name="regard",
-    help="Attention-based sequence-to-sequence models: train them, run them, see where they look.",
+    help="Attention-based sequence-to-sequence models: train them, run them, visualise their attention.",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
@@ -23,48 +23,48 @@ err = Console(stderr=True, soft_wrap=True)
 
 Device = Annotated[
     Literal["auto", "cpu", "cuda"],
-    typer.Option(help="Where to compute; auto takes a GPU if there is one."),
+    typer.Option(help="Device to compute on; auto uses a GPU if there is one."),
 ]
 Run = Annotated[
-    Path, typer.Argument(help="A run folder, as `regard train` makes.", show_default=False)
+    Path, typer.Argument(help="A run folder, written by `regard train`.", show_default=False)
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON document and nothing else.")]
 Int8 = Annotated[
-    bool, typer.Option("--int8", help="Round the weights to 8 bits: quicker, on a CPU only.")
+    bool, typer.Option("--int8", help="Quantise the weights to 8 bits: faster, CPU only.")
 ]
 Settings = Annotated[
     list[str] | None,
     typer.Option(
         "--set",
         metavar="KEY=VALUE",
-        help="Change a setting, as in model.decoder.layers=2. May be repeated.",
+        help="Override a setting, as in model.decoder.layers=2. May be repeated.",
     ),
 ]
 
 
-def pick(device: str) -> str:
-    """The device that a user's choice means here."""
+def resolve_device(device: str) -> str:
+    """The device to use for a --device option."""
     import torch
 
-    there = torch.cuda.is_available()
-    if device == "cuda" and not there:
-        raise UserError("PyTorch sees no CUDA device here: use --device cpu")
-    return "cuda" if there and device != "cpu" else "cpu"
+    has_cuda = torch.cuda.is_available()
+    if device == "cuda" and not has_cuda:
+        raise UserError("PyTorch finds no CUDA device here: use --device cpu")
+    return "cuda" if has_cuda and device != "cpu" else "cpu"
 
 
-def load(run: Path, device: str, int8: bool = False) -> Any:
+def load_translator(run: Path, device: str, int8: bool = False) -> Any:
     from regard.translator import load, read_config
 
-    read_config(run)  # a wrong folder is told before PyTorch looks for devices
-    return load(run, "cpu" if int8 and device == "auto" else pick(device), int8=int8)
+    read_config(run)  # reports a wrong folder before PyTorch initialises the device
+    return load(run, "cpu" if int8 and device == "auto" else resolve_device(device), int8=int8)
 
 
-def lines_of(name: str) -> list[str]:
-    """The lines of a file, or of standard input."""
+def read_lines(name: str) -> list[str]:
+    """The lines of a file or, for "-", of standard input."""
     data = b""
     try:
         data = sys.stdin.buffer.read() if name == "-" else Path(name).read_bytes()
-        # Not splitlines(), which also cuts at form feeds and other characters inside a line.
+        # Not splitlines(), which also splits at form feeds and other characters inside a line.
         lines = data.decode("utf-8").replace("\r\n", "\n").split("\n")
         return lines if lines[-1] else lines[:-1]
     except OSError as error:
@@ -74,13 +74,13 @@ def lines_of(name: str) -> list[str]:
         raise UserError(f"{name}, line {line}: not valid UTF-8") from None
 
 
-def say_json(document: Any) -> None:
+def print_json(document: Any) -> None:
     typer.echo(json.dumps(document, ensure_ascii=False, indent=1))
 
 
-def whole_numbers(text: str, option: str) -> list[int]:
+def parse_integers(text: str, option: str) -> list[int]:
     """'1,5,10' -> [1, 5, 10]"""
     parts = [part.strip() for part in text.split(",")]
     if not all(part.isdecimal() and int(part) > 0 for part in parts):
-        raise UserError(f'{option} takes whole numbers from 1, as in 1,5,10: got "{text}"')
+        raise UserError(f'{option} takes positive integers, as in 1,5,10: got "{text}"')
     return [int(part) for part in parts]

@@ -9,7 +9,17 @@ import typer
 from rich.table import Table
 
 from regard import presets
-from regard.cli.common import AsJson, Device, Settings, app, err, out, pick, say_json, whole_numbers
+from regard.cli.common import (
+    AsJson,
+    Device,
+    Settings,
+    app,
+    err,
+    out,
+    parse_integers,
+    print_json,
+    resolve_device,
+)
 from regard.errors import UserError
 
 
@@ -62,7 +72,7 @@ def compare(
     device: Device = "auto",
 ) -> None:
     """Train every preset, variation and seed; write tables and plots ready for a paper."""
-    widths, counts = whole_numbers(beam, "--beam"), whole_numbers(seeds, "--seeds")
+    widths, counts = parse_integers(beam, "--beam"), parse_integers(seeds, "--seeds")
     if jobs < 1:
         raise UserError(f"--jobs must be 1 or more: got {jobs}")
 
@@ -81,8 +91,8 @@ def compare(
             state = "finished" if is_finished(run, split, widths) else "to run"
             typer.echo(f"{state}\t{run.system.label}, seed {run.seed}\t{run.folder}")
         return
-    failed = sweep(runs, split, widths, pick(device), jobs, typer.echo)
-    speeds = measure_speed(runs, split, pick(device)) if "speed" in selected else {}
+    failed = sweep(runs, split, widths, resolve_device(device), jobs, typer.echo)
+    speeds = measure_speed(runs, split, resolve_device(device)) if "speed" in selected else {}
     typer.echo(
         write_report(
             runs,
@@ -186,7 +196,7 @@ def overlap_data(
         for side, found in count_overlap(known, pairs).items()
     ]
     if as_json:
-        say_json(rows)
+        print_json(rows)
         return
     table = Table(box=None, header_style="bold")
     for name in ("split", "side", "sentences", "found"):

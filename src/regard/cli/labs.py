@@ -11,7 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from regard import files, presets
-from regard.cli.common import AsJson, app, err, out, say_json
+from regard.cli.common import AsJson, app, err, out, print_json
 from regard.errors import UserError, join_names, suggest
 
 if TYPE_CHECKING:
@@ -104,7 +104,7 @@ def list_labs(as_json: bool) -> None:
     from regard.labs import LABS
 
     if as_json:
-        say_json({"labs": [{"name": lab.name, "claim": lab.claim} for lab in LABS.values()]})
+        print_json({"labs": [{"name": lab.name, "claim": lab.claim} for lab in LABS.values()]})
         return
     print_table(["lab", "claim"], [(lab.name, lab.claim) for lab in LABS.values()])
 
@@ -161,7 +161,7 @@ def run_labs(
         files.write(plots / FILE_NAME, render_report(list(zip(labs, results, strict=True))))
     passed = all(result.passed for result in results)
     if as_json:
-        say_json(documents[0] if len(labs) == 1 else {"labs": documents, "passed": passed})
+        print_json(documents[0] if len(labs) == 1 else {"labs": documents, "passed": passed})
     elif len(labs) > 1:
         print_summary(results)
     if not passed:
@@ -231,7 +231,7 @@ def count_passed(checks: "Sequence[Check]") -> str:
 def print_parameters(labs: "Sequence[Lab]", as_json: bool) -> None:
     by_lab = {lab.name: list(describe_parameters(lab)) for lab in labs}
     if as_json:
-        say_json({"labs": [{"name": name, "parameters": rows} for name, rows in by_lab.items()]})
+        print_json({"labs": [{"name": name, "parameters": rows} for name, rows in by_lab.items()]})
         return
     for name, parameters in by_lab.items():
         if parameters:
@@ -271,7 +271,7 @@ def write_worksheets(labs: "Sequence[Lab]", folder: Path, as_json: bool) -> None
         worksheet_path(lab, folder)  # write all or none
     written = {lab.name: str(write_worksheet(lab, folder)) for lab in labs}
     if as_json:
-        say_json({"worksheets": written})
+        print_json({"worksheets": written})
         return
     for name, path in written.items():
         typer.echo(f"{path}\n  to check your answer: regard lab {name} --check {path}")
@@ -285,7 +285,7 @@ def grade_answer(labs: "Sequence[Lab]", file: Path, limit: float, as_json: bool)
         raise UserError("--check grades the answer to one lab: regard lab NAME --check FILE")
     report = check_answer(labs[0], file, limit)
     if as_json:
-        say_json(report.to_dict())
+        print_json(report.to_dict())
     else:
         print_grade(report)
     if not report.passed:

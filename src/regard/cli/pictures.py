@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 import typer
 
 from regard import files
-from regard.cli.common import Device, Run, app, lines_of, load
+from regard.cli.common import Device, Run, app, load_translator, read_lines
 from regard.errors import UserError
 
 
@@ -59,12 +59,12 @@ def diagram(
     device: Device = "auto",
 ) -> None:
     """Draw the attention weights of a translation."""
-    sources = [*(texts or []), *(lines_of(input_) if input_ else [])]
+    sources = [*(texts or []), *(read_lines(input_) if input_ else [])]
     if not sources and not split:
         raise UserError("nothing to draw: give a text in quotes, --input FILE, or --split test")
     if first < 1:
         raise UserError(f"--first is 1 or more, not {first}")
-    translator = load(run, device)
+    translator = load_translator(run, device)
 
     from regard.diagrams import draw
     from regard.diagrams.gallery import pharaoh_alignment, write_gallery

@@ -10,7 +10,7 @@ from pathlib import Path
 from regard import files
 from regard.compare.plan import Run
 from regard.errors import UserError
-from regard.training.differences import changes
+from regard.training.differences import changed_settings
 from regard.translator import read_config
 
 
@@ -28,7 +28,7 @@ def is_finished(run: Run, split: str, beams: Sequence[int]) -> bool:
 def is_trained(run: Run) -> bool:
     """Whether the training of a run is complete, with these settings."""
     has_card = (run.folder / "card.json").is_file()
-    return has_card and not changes(read_config(run.folder), run.config)
+    return has_card and not changed_settings(read_config(run.folder), run.config)
 
 
 def prerequisites(runs: Sequence[Run]) -> list[Run]:
@@ -41,7 +41,7 @@ def check_settings(runs: Sequence[Run]) -> None:
     """Raise an error if a folder holds a run with other settings, before anything is trained."""
     for run in runs:
         if (run.folder / "config.toml").is_file():
-            changed = changes(read_config(run.folder), run.config)
+            changed = changed_settings(read_config(run.folder), run.config)
             if changed:
                 raise UserError(
                     f"{run.folder} holds a run with other settings ({', '.join(changed)}): "

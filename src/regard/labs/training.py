@@ -11,6 +11,7 @@ import torch
 from rich.console import Console
 
 from regard.config import Config
+from regard.display import Display
 from regard.models import Model, build
 from regard.text.batch import BatchSampler, DeviceDataset, EncodedPairs
 from regard.text.corpus import Corpus
@@ -26,17 +27,15 @@ def init_model(config: Config, tokenizers: TokenizerPair) -> Model:
 
 def train(config: Config, data: Corpus) -> tuple[Model, TokenizerPair]:
     """Train the config's model on the CPU; return it after the last step, with its tokenizers."""
-    from regard.training.loop import Loop
-    from regard.training.progress import Display
-    from regard.training.update import Update
+    from regard.training.loop import TrainingLoop
+    from regard.training.step import TrainStep
 
     tokenizers = TokenizerPair.train(config.tokenizer, data["train"], data.symbols)
     model, table = init_model(config, tokenizers), config.training
     texts, val = (EncodedPairs.from_pairs(data[split], tokenizers) for split in ("train", "val"))
     batches = BatchSampler(texts, table.batch_tokens, table.batch_sentences, config.seed)
     with TemporaryDirectory() as folder, Display(Console(quiet=True)) as display:
-        update = Update(
-            model, table, DeviceDataset(texts, "cpu"), torch.float32, False, display.say
-        )
-        Loop(table, update, batches, val, Path(folder), display).run()
+        dataset = DeviceDataset(texts, "cpu")
+        train_step = TrainStep(model, table, dataset, torch.float32, False, display.print)
+        TrainingLoop(table, train_step, batches, val, Path(folder), display).run()
     return model.eval(), tokenizers

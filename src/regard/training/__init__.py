@@ -1,4 +1,4 @@
-"""From text to a run folder: `objective`, `schedule`, `loop`, `checkpoint`, and `run` around them."""
+"""From text to a run folder. `run` calls the steps in order: data, model, warm start, loop, card."""
 
 from regard.training.run import train
 

@@ -1,4 +1,4 @@
-"""What a run leaves on one card: what was trained, on what, with what, and what came of it."""
+"""The result card: config, data checksums, versions, device and figures of a run."""
 
 import json
 import platform
@@ -16,14 +16,14 @@ from regard.text.corpus import Corpus
 from regard.training.checkpoint import Progress
 
 
-def card_of(
+def build_card(
     config: Config,
     model: Model,
     progress: Progress,
     data: Corpus,
     start: dict[str, Any],
 ) -> dict[str, Any]:
-    """What was trained, on what, with what, and what came of it. `start`: where it began, from what."""
+    """The card of a run. `start`: the environment it started in, and its warm start if it had one."""
     return {
         "config": config.model_dump(mode="json"),
         "seed": config.seed,
@@ -31,13 +31,13 @@ def card_of(
         "device": start["device"],
         "jobs": start["jobs"],
         "data": data.checksums(),
-        "told": data.messages,
+        "messages": data.messages,
         "init": start.get("init"),
         "figures": {
             "parameters": model.parameter_count,
             "learned_parameters": model.trainable_count,
             "val_loss": progress.best_loss,
-            "val_bleu_lower": progress.score
+            "val_bleu_lower": progress.best_score
             if config.training.checkpoint_metric == "bleu"
             else None,
             "best_step": progress.best_step,
@@ -52,8 +52,8 @@ def write_card(folder: Path, card: dict[str, Any]) -> None:
     files.write(folder / "card.json", json.dumps(card, indent=1, ensure_ascii=False) + "\n")
 
 
-def surroundings(device: str, jobs: int) -> dict[str, Any]:
-    """What a time depends on, besides the run. `jobs`: runs that share the device."""
+def describe_environment(device: str, jobs: int) -> dict[str, Any]:
+    """What the speed of a run depends on. `jobs`: runs that share the device."""
     return {"versions": versions(), "device": device_name(device), "jobs": jobs}
 
 

@@ -1,4 +1,4 @@
-"""Everything a resume needs, in one file that is written in one move."""
+"""The state that an exact resume needs, in one file that is replaced atomically."""
 
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -8,80 +8,78 @@ from torch import Tensor
 
 from regard.errors import UserError
 from regard.models import Model, weights
-from regard.training.update import Update
+from regard.training.step import TrainStep
 
 FILE = Path("last") / "state.safetensors"
 
 
 @dataclass
 class Progress:
-    """Where a run stands."""
+    """How far a run has come."""
 
     step: int = 0
     epoch: int = 0
     batch: int = 0
-    """Batches of this epoch already read."""
-    score: float = float("-inf")
-    """Of the best weights: their validation BLEU, or their loss with a minus. Higher is better."""
+    """Batches of this epoch already trained on."""
+    best_score: float = float("-inf")
+    """Of the best weights: validation BLEU, or the negative validation loss. Higher is better."""
     best_loss: float = float("inf")
+    """Validation loss of the best weights."""
     best_step: int = 0
-    looks_since_best: int = 0
+    validations_since_best: int = 0
     tokens: int = 0
-    """Target tokens learned from."""
+    """Target tokens trained on."""
     seconds: float = 0.0
-    """Time spent in training, over all sittings."""
+    """Training time, summed over resumed sessions."""
     metrics_bytes: int = 0
     """Length of metrics.jsonl when this was written."""
     finished: bool = False
 
 
-def save(folder: Path, progress: Progress, update: Update) -> None:
-    """Weights, their running mean, optimizer, random numbers and progress."""
+def save(folder: Path, progress: Progress, train_step: TrainStep) -> None:
+    """Write weights, their EMA, optimizer state, random generator states and progress."""
     tensors = {
-        f"{part}.{name}": tensor
-        for part, model in parts(update).items()
+        f"{prefix}.{name}": tensor
+        for prefix, model in models_by_prefix(train_step).items()
         for name, tensor in weights.state_tensors(model).items()
     }
-    for name, parameter in update.model.named_parameters():
-        for key, value in update.optimizer.state[parameter].items():
+    for name, parameter in train_step.model.named_parameters():
+        for key, value in train_step.optimizer.state[parameter].items():
             tensors[f"optimizer.{key}.{name}"] = torch.as_tensor(value)
-    tensors["random.cpu"] = torch.get_rng_state()
+    tensors["rng.cpu"] = torch.get_rng_state()
     if torch.cuda.is_available():
-        tensors["random.cuda"] = torch.cuda.get_rng_state()
+        tensors["rng.cuda"] = torch.cuda.get_rng_state()
     weights.save(folder / FILE, tensors, asdict(progress))
 
 
-def restore(folder: Path, update: Update) -> Progress:
-    """Put everything back as `save` found it."""
+def restore(folder: Path, train_step: TrainStep) -> Progress:
+    """Load what `save` wrote into `train_step` and the random generators; return the progress."""
     path = folder / FILE
-    tensors, record = weights.read(path)
-    for part, model in parts(update).items():
-        weights.load_tensors(model, group(tensors, f"{part}."), path)
-    update.refresh()
-    parameters = dict(update.model.named_parameters())
+    tensors, progress = weights.read(path)
+    for prefix, model in models_by_prefix(train_step).items():
+        weights.load_tensors(model, select_prefix(tensors, f"{prefix}."), path)
+    train_step.sync_compute_model()
+    parameters = dict(train_step.model.named_parameters())
     try:
-        for place, value in group(tensors, "optimizer.").items():
-            key, name = place.split(".", 1)
-            # The fused optimizer wants its step counters, too, beside the parameters.
-            state = update.optimizer.state[parameters[name]]
+        for key_and_name, value in select_prefix(tensors, "optimizer.").items():
+            key, name = key_and_name.split(".", 1)
+            # The fused optimizer needs its step counters, too, on the device of the parameters.
+            state = train_step.optimizer.state[parameters[name]]
             state[key] = value.to(parameters[name].device)
-        torch.set_rng_state(tensors["random.cpu"])
-        if torch.cuda.is_available() and "random.cuda" in tensors:
-            torch.cuda.set_rng_state(tensors["random.cuda"])
-        if "best" in record:  # before weights could be judged by anything but their loss
-            loss = record.pop("best")
-            record |= {"score": -loss, "best_loss": loss}
-        return Progress(**record)
+        torch.set_rng_state(tensors["rng.cpu"])
+        if torch.cuda.is_available() and "rng.cuda" in tensors:
+            torch.cuda.set_rng_state(tensors["rng.cuda"])
+        return Progress(**progress)
     except (KeyError, TypeError):
         raise UserError(f"{path} is not a checkpoint of this version of regard") from None
 
 
-def parts(update: Update) -> dict[str, Model]:
-    """Every model whose weights an exact resume needs."""
-    if update.averaged is update.model:
-        return {"model": update.model}
-    return {"model": update.model, "average": update.averaged}
+def models_by_prefix(train_step: TrainStep) -> dict[str, Model]:
+    """Every model whose weights an exact resume needs, under the prefix of its tensor names."""
+    if train_step.ema_model is train_step.model:
+        return {"model": train_step.model}
+    return {"model": train_step.model, "ema": train_step.ema_model}
 
 
-def group(tensors: dict[str, Tensor], prefix: str) -> dict[str, Tensor]:
+def select_prefix(tensors: dict[str, Tensor], prefix: str) -> dict[str, Tensor]:
     return {k.removeprefix(prefix): v for k, v in tensors.items() if k.startswith(prefix)}

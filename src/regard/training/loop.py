@@ -1,4 +1,4 @@
-"""Teacher forcing, step by step, so that a run killed at any moment can go on as if nothing was."""
+"""The training loop: steps, validation, early stopping, logging, and checkpoints for an exact resume."""
 
 import json
 import math
@@ -8,176 +8,215 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from regard import config as choices
+from regard.config import Training
+from regard.display import Display
 from regard.errors import UserError
-from regard.evaluation import aggregate, likelihoods
+from regard.evaluation import Likelihood, aggregate, likelihoods
 from regard.models import Model, weights
 from regard.text.batch import BatchSampler, BatchSpec, EncodedPairs
 from regard.training import checkpoint
 from regard.training.checkpoint import Progress
-from regard.training.progress import Display
-from regard.training.schedule import SCHEDULES, rate
-from regard.training.update import Update
+from regard.training.schedule import SCHEDULES, learning_rate
+from regard.training.step import TrainStep
 
-CHECK_EVERY = 20  # steps between two looks at whether the loss is still finite
+CHECK_EVERY = 20  # steps between two checks that the loss is finite
 
 
 @dataclass
-class Loop:
-    """One run in its folder. `run` trains to the end from wherever `progress` stands."""
+class TrainingLoop:
+    """The loop of one run, in its folder. `run` trains from `progress` to the end."""
 
-    table: choices.Training
-    update: Update
+    settings: Training
+    train_step: TrainStep
     train: BatchSampler
     val: EncodedPairs
     folder: Path
     display: Display
     bleu: Callable[[Model], float] | None = None
-    """What judges weights, if not their validation loss."""
+    """Computes validation BLEU, if that selects the best weights; None: the validation loss does."""
     progress: Progress = field(default_factory=Progress)
 
     def __post_init__(self) -> None:
-        self.order: list[BatchSpec] = []
-        self.board: Any = None
+        self.batches: list[BatchSpec] = []
+        self.tensorboard: Any = None
 
     @property
-    def passes(self) -> float:
-        """Passes over the training text so far."""
-        return self.progress.epoch + self.progress.batch / max(len(self.order), 1)
+    def epochs_done(self) -> float:
+        """Epochs so far, with the fraction of the current one."""
+        return self.progress.epoch + self.progress.batch / max(len(self.batches), 1)
 
     @property
-    def share(self) -> float:
-        """How much of the run is done, from 0 to 1."""
-        steps = self.progress.step / self.table.min_steps if self.table.min_steps else 1.0
-        return min(self.passes / self.table.epochs, steps, 1.0)
+    def fraction_done(self) -> float:
+        """Fraction of the run that is done, from 0 to 1."""
+        min_steps = self.settings.min_steps
+        steps = self.progress.step / min_steps if min_steps else 1.0
+        return min(self.epochs_done / self.settings.epochs, steps, 1.0)
+
+    @property
+    def learning_rate(self) -> float:
+        """The learning rate of the next step."""
+        return learning_rate(
+            SCHEDULES[self.settings.schedule],
+            self.settings.learning_rate,
+            self.progress.step,
+            self.settings.warmup_steps,
+            self.fraction_done,
+        )
 
     def restore(self) -> None:
-        """Stand where the last checkpoint stood; what was logged after it is cut off."""
-        self.progress = checkpoint.restore(self.folder, self.update)
+        """Continue from the last checkpoint; events that were logged after it are deleted."""
+        self.progress = checkpoint.restore(self.folder, self.train_step)
         with (self.folder / "metrics.jsonl").open("ab") as file:
             if file.tell() > self.progress.metrics_bytes:
                 file.truncate(self.progress.metrics_bytes)
 
     def run(self) -> Progress:
-        """Train until the epochs are over, or nothing better has come for too long."""
-        place = self.progress
-        self.order = self.train.epoch(place.epoch)
-        self.since = (place.tokens, time.perf_counter())
-        self.board = tensorboard(self.folder, place.step) if self.table.tensorboard else None
-        while not place.finished:
+        """Train until the last epoch is done or early stopping ends the run."""
+        progress = self.progress
+        self.batches = self.train.epoch(progress.epoch)
+        self.reset_clock()
+        if self.settings.tensorboard:
+            self.tensorboard = open_tensorboard(self.folder, progress.step)
+        while not progress.finished:
             self.step()
-            over = self.share >= 1.0
-            if over or place.step % self.table.validate_every == 0:
-                self.look(over)
-        return place
+            is_last = self.fraction_done >= 1.0
+            if is_last or progress.step % self.settings.validate_every == 0:
+                self.validate(is_last)
+        return progress
 
     def step(self) -> None:
-        """One batch."""
-        place = self.progress
-        cut = self.order[place.batch]
-        self.update(cut, self.rate, place.step)
-        place.step += 1
-        place.tokens += self.train.count_tokens(cut)
-        place.batch += 1
-        over = place.batch == len(self.order)
-        if over:
-            place.epoch, place.batch = place.epoch + 1, 0
-            self.order = self.train.epoch(place.epoch)
-        # A GPU is not asked in the middle of an epoch: it would have to catch up first.
-        if over or (place.step % CHECK_EVERY == 0 and not self.update.rate.is_cuda):
-            mean = self.mean_loss()
-            self.display.advance(self.share, f"step {place.step}  loss {mean:.3f}")
-
-    @property
-    def rate(self) -> float:
-        """The learning rate of the next step."""
-        schedule = SCHEDULES[self.table.schedule]
-        return rate(
-            schedule,
-            self.table.learning_rate,
-            self.progress.step,
-            self.table.warmup_steps,
-            self.share,
-        )
+        """Train on the next batch."""
+        progress = self.progress
+        batch = self.batches[progress.batch]
+        self.train_step(batch, self.learning_rate, progress.step)
+        progress.step += 1
+        progress.tokens += self.train.count_tokens(batch)
+        progress.batch += 1
+        epoch_ends = progress.batch == len(self.batches)
+        if epoch_ends:
+            progress.epoch, progress.batch = progress.epoch + 1, 0
+            self.batches = self.train.epoch(progress.epoch)
+        # On a GPU only at the end of an epoch: reading the loss waits for all steps launched so far.
+        on_gpu = self.train_step.learning_rate.is_cuda
+        if epoch_ends or (progress.step % CHECK_EVERY == 0 and not on_gpu):
+            loss = self.mean_loss()
+            self.display.update(self.fraction_done, f"step {progress.step}  loss {loss:.3f}")
 
     def mean_loss(self) -> float:
-        """Training loss since the last look; an error if it is no number any more."""
-        mean = self.update.mean_loss()
-        if not math.isfinite(mean):
+        """Mean training loss since the last validation; an error if it is not finite."""
+        loss = self.train_step.mean_loss()
+        if not math.isfinite(loss):
             raise UserError(
-                f"the training loss became {mean} before step {self.progress.step}: try a lower "
-                f"training.learning_rate (now {self.table.learning_rate:g}), a longer "
-                f"training.warmup_steps (now {self.table.warmup_steps}) or a smaller "
-                f"training.grad_clip (now {self.table.grad_clip:g}). "
-                "What was saved before is untouched."
+                f"the training loss became {loss} before step {self.progress.step}: try a lower "
+                f"training.learning_rate (now {self.settings.learning_rate:g}), a longer "
+                f"training.warmup_steps (now {self.settings.warmup_steps}) or a smaller "
+                f"training.grad_clip (now {self.settings.grad_clip:g}). "
+                "The checkpoints saved so far are unchanged."
             )
-        return mean
+        return loss
 
-    def look(self, over: bool) -> None:
-        """Validate, log, keep the best weights, write a checkpoint."""
-        place = self.progress
+    def validate(self, is_last: bool) -> None:
+        """Validate, log, save the weights if they are the best, write a checkpoint."""
+        progress = self.progress
         train_loss = self.mean_loss()
-        self.update.forget_loss()
-        tokens, clock = self.since
-        spent = time.perf_counter() - clock
-        speed = (place.tokens - tokens) / spent
-        place.seconds += spent
-        val = aggregate(likelihoods(self.update.averaged, self.val, 2 * self.table.batch_tokens))
+        self.train_step.reset_loss()
+        tokens_per_second = self.read_clock()
+        val = self.validation_likelihood()
+        bleu = self.bleu(self.train_step.ema_model) if self.bleu else None
+        is_best = self.compare_with_best(val.loss, bleu)
+        patience = self.settings.patience
+        stop_early = patience is not None and progress.validations_since_best >= patience
+        progress.finished = is_last or stop_early
+        self.log_validation(train_loss, val, bleu, tokens_per_second)
+        self.print_validation(train_loss, val, bleu, tokens_per_second, is_best)
+        if stop_early and not is_last:
+            count = progress.validations_since_best
+            self.display.print(f"early stopping: no improvement in {count} validations")
+        if is_best:
+            record = {"step": progress.step, "loss": val.loss}
+            best = weights.state_tensors(self.train_step.ema_model)
+            weights.save(self.folder / "model.safetensors", best, record)
+        checkpoint.save(self.folder, progress, self.train_step)
+        self.reset_clock()
+
+    def reset_clock(self) -> None:
+        self.clock = (self.progress.tokens, time.perf_counter())
+
+    def read_clock(self) -> float:
+        """Add the time since `reset_clock` to the training time; return the tokens per second."""
+        tokens, start = self.clock
+        seconds = time.perf_counter() - start
+        self.progress.seconds += seconds
+        return (self.progress.tokens - tokens) / seconds
+
+    def validation_likelihood(self) -> Likelihood:
+        """Likelihood of the validation split; an error if its loss is not finite."""
+        max_tokens = 2 * self.settings.batch_tokens
+        val = aggregate(likelihoods(self.train_step.ema_model, self.val, max_tokens))
         if not math.isfinite(val.loss):
-            raise UserError(f"the validation loss became {val.loss} at step {place.step}")
-        bleu = self.bleu(self.update.averaged) if self.bleu else None
-        score = -val.loss if bleu is None else bleu
-        better = (score, -val.loss) > (place.score, -place.best_loss)  # BLEU is often 0 at first
-        if better:
-            place.score, place.best_loss, place.best_step = score, val.loss, place.step
-            place.looks_since_best = 0
+            raise UserError(f"the validation loss became {val.loss} at step {self.progress.step}")
+        return val
+
+    def compare_with_best(self, loss: float, bleu: float | None) -> bool:
+        """Whether these are the best weights so far, by BLEU or loss; updates `progress`."""
+        progress = self.progress
+        score = -loss if bleu is None else bleu
+        # The loss breaks ties: BLEU is often 0 at first.
+        is_best = (score, -loss) > (progress.best_score, -progress.best_loss)
+        if is_best:
+            progress.best_score, progress.best_loss = score, loss
+            progress.best_step, progress.validations_since_best = progress.step, 0
         else:
-            place.looks_since_best += 1
-        tired = self.table.patience is not None and place.looks_since_best >= self.table.patience
-        place.finished = over or tired
+            progress.validations_since_best += 1
+        return is_best
+
+    def log_validation(
+        self, train_loss: float, val: Likelihood, bleu: float | None, tokens_per_second: float
+    ) -> None:
         self.log(
             event="validation",
-            step=place.step,
-            epoch=round(self.passes, 4),
+            step=self.progress.step,
+            epoch=round(self.epochs_done, 4),
             train_loss=train_loss,
             loss=val.loss,
             perplexity=val.perplexity,
             token_accuracy=val.token_accuracy,
             **({} if bleu is None else {"bleu_lower": bleu}),
-            rate=float(self.update.rate),
-            tokens_per_second=speed,
-            seconds=place.seconds,
+            learning_rate=float(self.train_step.learning_rate),
+            tokens_per_second=tokens_per_second,
+            seconds=self.progress.seconds,
         )
-        mark = ("" if bleu is None else f"  BLEU {bleu:.2f}") + ("  best" if better else "")
-        self.display.say(
-            f"step {place.step:>6}  epoch {self.passes:5.2f}  "
+
+    def print_validation(
+        self,
+        train_loss: float,
+        val: Likelihood,
+        bleu: float | None,
+        tokens_per_second: float,
+        is_best: bool,
+    ) -> None:
+        suffix = ("" if bleu is None else f"  BLEU {bleu:.2f}") + ("  best" if is_best else "")
+        self.display.print(
+            f"step {self.progress.step:>6}  epoch {self.epochs_done:5.2f}  "
             f"train {train_loss:.4f}  val {val.loss:.4f}  perplexity {val.perplexity:.3f}  "
-            f"{speed:,.0f} tokens/s{mark}"
+            f"{tokens_per_second:,.0f} tokens/s{suffix}"
         )
-        if tired and not over:
-            self.display.say(f"nothing better in {place.looks_since_best} looks: stopping")
-        if better:
-            record = {"step": place.step, "loss": val.loss}
-            best = weights.state_tensors(self.update.averaged)
-            weights.save(self.folder / "model.safetensors", best, record)
-        checkpoint.save(self.folder, place, self.update)
-        self.since = (place.tokens, time.perf_counter())
 
     def log(self, **event: Any) -> None:
-        """One line of metrics.jsonl, and a point on each TensorBoard curve if that is wanted."""
+        """Append an event to metrics.jsonl and, if enabled, its numbers to TensorBoard."""
         with (self.folder / "metrics.jsonl").open("ab") as file:
             file.write((json.dumps(event) + "\n").encode())
             file.flush()
             self.progress.metrics_bytes = file.tell()
-        if self.board:
+        if self.tensorboard:
             for name, value in event.items():
                 if isinstance(value, float):
-                    self.board.add_scalar(name, value, event["step"])
-            self.board.flush()
+                    self.tensorboard.add_scalar(name, value, event["step"])
+            self.tensorboard.flush()
 
 
-def tensorboard(folder: Path, step: int) -> Any:
-    """A writer of event files; what an earlier sitting wrote beyond `step` is hidden."""
+def open_tensorboard(folder: Path, step: int) -> Any:
+    """A TensorBoard writer that hides what an earlier session wrote after `step`."""
     try:
         from torch.utils.tensorboard import SummaryWriter
     except ImportError:

@@ -1,4 +1,4 @@
-"""What training minimises."""
+"""The training loss: mean cross-entropy with label smoothing (Szegedy et al., 2016)."""
 
 from typing import Any
 
@@ -10,19 +10,19 @@ from regard.models.interface import Model
 from regard.text.batch import Batch
 from regard.text.tokenizer import PAD
 
-ROWS_AT_ONCE = {"cpu": 1024, "cuda": 16_384}
+CHUNK_ROWS = {"cpu": 1024, "cuda": 16_384}
 
 
 def objective(model: Model, batch: Batch, label_smoothing: float) -> Float[Tensor, ""]:
-    """Mean cross-entropy over the real target tokens."""
+    """Mean cross-entropy over the target tokens that are not padding."""
     features = model.features(model.encode(batch.source, batch.source_mask), batch.target)
-    wanted = batch.labels
+    labels = batch.labels
     if features.device.type == "cpu":
-        # The output map is the dearest part of a small model: no padding goes through it. On a GPU
-        # the padding stays, because dropping it would make the host wait to learn how much is left.
-        features, wanted = features[batch.target_mask], wanted[batch.target_mask]
+        # The output projection is the most expensive part of a small model, so it skips padding. On a
+        # GPU the padding stays: to drop it, the host would have to wait for the number of rows left.
+        features, labels = features[batch.target_mask], labels[batch.target_mask]
     return cross_entropy(
-        features.flatten(0, -2), *model.output_projection, wanted.flatten(), label_smoothing
+        features.flatten(0, -2), *model.output_projection, labels.flatten(), label_smoothing
     )
 
 
@@ -30,22 +30,22 @@ def cross_entropy(
     features: Float[Tensor, "rows features"],
     weight: Float[Tensor, "vocab features"],
     bias: Float[Tensor, " vocab"] | None,
-    wanted: Int[Tensor, " rows"],
+    labels: Int[Tensor, " rows"],
     smoothing: float,
 ) -> Float[Tensor, ""]:
-    """Mean over the rows that are no padding of -sum_w y_w log softmax(W f + b)_w.
+    """Mean over the rows that are not padding of -sum_w y_w log softmax(W f + b)_w.
 
-    y is 1 - smoothing at the wanted word plus smoothing / vocab everywhere. Loss and gradient come
-    from one pass over some rows at a time: nothing of the size rows x vocab is kept for later.
+    y is 1 - smoothing at the label plus smoothing / vocab everywhere. Loss and gradient are computed
+    together, some rows at a time: no tensor of size rows x vocab is stored for the backward pass.
     """
-    return ProjectedCrossEntropy.apply(features, weight, bias, wanted, smoothing)
+    return ProjectedCrossEntropy.apply(features, weight, bias, labels, smoothing)
 
 
 class ProjectedCrossEntropy(torch.autograd.Function):
-    """The gradient by the logits is at hand when the loss is: softmax(W f + b) - y.
+    """The forward pass also computes the gradients; that of the logits is softmax(W f + b) - y.
 
-    Only the softmax and the wanted words' part of y touch anything of the size rows x vocab; the
-    smoothing, the same for every word, goes through W as one vector.
+    Only the softmax and the labels' part of y touch a tensor of size rows x vocab; the smoothing, the
+    same for every token, goes through W as one vector.
     """
 
     @staticmethod
@@ -54,54 +54,53 @@ class ProjectedCrossEntropy(torch.autograd.Function):
         features: Tensor,
         weight: Tensor,
         bias: Tensor | None,
-        wanted: Tensor,
+        labels: Tensor,
         smoothing: float,
     ) -> Tensor:
-        real = wanted != PAD
-        # Sums in float32 at least: half precision is for products.
-        exact = torch.promote_types(features.dtype, torch.float32)
-        share = (real.to(exact) / real.sum())[:, None]
-        mean_weight = weight.mean(0, dtype=exact)
-        mean_bias = 0.0 if bias is None else bias.mean(dtype=exact)
-        total = torch.zeros((), dtype=exact, device=features.device)
-        by_features = torch.empty_like(features)
-        # What is frozen needs no gradient, and the weight's is a third of the work.
+        is_token = labels != PAD
+        # Sums in float32 at least: lower precision is for matrix multiplications only.
+        dtype = torch.promote_types(features.dtype, torch.float32)
+        row_weights = (is_token.to(dtype) / is_token.sum())[:, None]
+        mean_weight = weight.mean(0, dtype=dtype)
+        mean_bias = 0.0 if bias is None else bias.mean(dtype=dtype)
+        loss = torch.zeros((), dtype=dtype, device=features.device)
+        features_grad = torch.empty_like(features)
+        # Frozen parameters need no gradient, and the weight's is a third of the work.
         needed = ctx.needs_input_grad
-        by_weight = torch.zeros_like(weight) if needed[1] else None
-        by_bias = torch.zeros_like(bias) if bias is not None and needed[2] else None
-        step = ROWS_AT_ONCE[features.device.type]
-        for start in range(0, len(wanted), step):
-            rows = slice(start, start + step)
-            part, words, counts = features[rows], wanted[rows, None], share[rows]
-            logits = nn.functional.linear(part, weight, bias)
-            error = logits.softmax(-1)
-            # A chance too small for its type would cost infinitely much; so it costs very much.
-            nats = -error.gather(1, words).to(exact).clamp(min=torch.finfo(exact).tiny).log()
+        weight_grad = torch.zeros_like(weight) if needed[1] else None
+        bias_grad = torch.zeros_like(bias) if bias is not None and needed[2] else None
+        chunk_rows = CHUNK_ROWS[features.device.type]
+        for start in range(0, len(labels), chunk_rows):
+            rows = slice(start, start + chunk_rows)
+            chunk, targets, scale = features[rows], labels[rows, None], row_weights[rows]
+            logits = nn.functional.linear(chunk, weight, bias)
+            probs = logits.softmax(-1)
+            # A probability that underflows to 0 gives a large loss, not an infinite one.
+            losses = -probs.gather(1, targets).to(dtype).clamp(min=torch.finfo(dtype).tiny).log()
             if smoothing:
-                whole = logits.gather(1, words) + nats  # log sum exp
-                mean = (part.to(exact) @ mean_weight + mean_bias)[:, None]
-                nats = (1 - smoothing) * nats + smoothing * (whole - mean)
-            total += (nats * counts).sum()
-            error.scatter_add_(1, words, error.new_full(words.shape, smoothing - 1))
-            shared = part * counts.to(part.dtype)
-            by_features[rows] = (error @ weight - smoothing * mean_weight.to(part)) * counts.to(
-                part
-            )
-            if by_weight is not None:
-                by_weight.addmm_(error.T, shared)
-            if by_bias is not None:
-                by_bias += counts.to(error)[:, 0] @ error
-        even = smoothing / len(weight)
-        if even and by_weight is not None:
-            by_weight -= even * (share.T @ features.to(exact)).to(weight)
-        if even and by_bias is not None:
-            by_bias -= even
-        ctx.save_for_backward(by_features, by_weight, by_bias)
-        return total
+                log_sum_exp = logits.gather(1, targets) + losses
+                mean_logits = (chunk.to(dtype) @ mean_weight + mean_bias)[:, None]
+                losses = (1 - smoothing) * losses + smoothing * (log_sum_exp - mean_logits)
+            loss += (losses * scale).sum()
+            label_part = probs.new_full(targets.shape, smoothing - 1)
+            logits_grad = probs.scatter_add_(1, targets, label_part)
+            smoothing_grad = smoothing * mean_weight.to(chunk)
+            features_grad[rows] = (logits_grad @ weight - smoothing_grad) * scale.to(chunk)
+            if weight_grad is not None:
+                weight_grad.addmm_(logits_grad.T, chunk * scale.to(chunk.dtype))
+            if bias_grad is not None:
+                bias_grad += scale.to(logits_grad)[:, 0] @ logits_grad
+        uniform = smoothing / len(weight)
+        if uniform and weight_grad is not None:
+            weight_grad -= uniform * (row_weights.T @ features.to(dtype)).to(weight)
+        if uniform and bias_grad is not None:
+            bias_grad -= uniform
+        ctx.save_for_backward(features_grad, weight_grad, bias_grad)
+        return loss
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
-        by_features, by_weight, by_bias = ctx.saved_tensors
-        scale = grads[0].to(by_features.dtype)
-        found = (None if x is None else x * scale for x in (by_features, by_weight, by_bias))
-        return *found, None, None
+        features_grad, weight_grad, bias_grad = ctx.saved_tensors
+        scale = grads[0].to(features_grad.dtype)
+        scaled = (None if x is None else x * scale for x in (features_grad, weight_grad, bias_grad))
+        return *scaled, None, None

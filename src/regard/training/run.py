@@ -1,299 +1,199 @@
-"""A run folder from beginning to end: data, tokenizer, model, loop, examples, result card."""
+"""A training run from start to end: data, model, warm start, loop, result card."""
 
-import json
-import shutil
-import subprocess
-import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import replace
-from itertools import islice
 from pathlib import Path
 from typing import Any
 
 import torch
 from rich.console import Console
-from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from regard import files
 from regard.config import Config
-from regard.diagrams import draw
-from regard.errors import UserError
+from regard.display import Display
 from regard.evaluation import greedy_bleu
 from regard.models import Model, PretrainedCheckpoint, build, load_pretrained
-from regard.text import cache, corpus
-from regard.text.batch import BatchSampler, DeviceDataset, EncodedPairs
+from regard.text.batch import BatchSampler, DeviceDataset
 from regard.text.corpus import Corpus
 from regard.text.tokenizer import TokenizerPair
 from regard.training import checkpoint
-from regard.training.card import card_of, surroundings, write_card
-from regard.training.differences import changes
-from regard.training.inherit import Ancestor
-from regard.training.loop import Loop
-from regard.training.progress import Display
-from regard.training.update import Update, memory_is_full
-from regard.translator import Translator, load, read_config
-
-EXAMPLES = 3
-KERNELS = [SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH]
+from regard.training.card import build_card, describe_environment, write_card
+from regard.training.data import encode_split, load_data, load_tokenizers
+from regard.training.device import report_out_of_memory, select_dtype, use_cuda_stream
+from regard.training.examples import draw_examples
+from regard.training.folder import (
+    check_folder,
+    check_same_data,
+    read_start_event,
+    remove_new_folder_on_error,
+)
+from regard.training.loop import TrainingLoop
+from regard.training.step import TrainStep
+from regard.training.warm_start import SourceCheckpoint
+from regard.translator import Translator, load
 
 
 def train(
     config: Config, folder: Path, device: str, resume: bool, console: Console, jobs: int = 1
 ) -> dict[str, Any]:
-    """Train in `folder`; the result card. A finished run that is resumed stays as it is.
+    """Train in `folder` and return the result card. Resuming a finished run changes nothing.
 
-    `jobs`: how many such runs share the device, for the card.
+    `jobs`: how many runs share the device, for the card.
     """
-    check(config, folder, resume)
-    with begun(folder), enough_memory(config.training.batch_tokens):
-        return trained(config, folder, device, resume, console, jobs)
+    check_folder(config, folder, resume)
+    with remove_new_folder_on_error(folder), report_out_of_memory(config.training.batch_tokens):
+        return train_in_folder(config, folder, device, resume, Display(console), jobs)
 
 
-@contextmanager
-def begun(folder: Path) -> Iterator[None]:
-    """A folder that is new goes again if a mistake is found before training begins in it."""
-    new = not folder.exists()
-    try:
-        yield
-    except UserError:
-        if new and not (folder / "metrics.jsonl").is_file():
-            shutil.rmtree(folder, ignore_errors=True)
-        raise
-
-
-@contextmanager
-def enough_memory(batch_tokens: int) -> Iterator[None]:
-    """What to do where the memory is full, instead of how PyTorch came to know."""
-    try:
-        yield
-    except RuntimeError as error:
-        if not memory_is_full(error):
-            raise
-        raise UserError(
-            f"the memory is full: lower training.batch_tokens (now {batch_tokens:,}) or choose a "
-            "smaller model, and see who else uses the device"
-        ) from None
-
-
-def trained(
-    config: Config, folder: Path, device: str, resume: bool, console: Console, jobs: int
+def train_in_folder(
+    config: Config, folder: Path, device: str, resume: bool, display: Display, jobs: int
 ) -> dict[str, Any]:
-    """The same, in a folder that may be used."""
+    """The steps of a run: data, model, warm start, loop, card."""
     files.remove_temporary(folder)
     resume = resume and (folder / checkpoint.FILE).is_file()
-    # Who goes on has all there is to know in the folder: the run it came from may be gone.
-    ancestor = Ancestor.of(config, folder) if config.init and not resume else None
-    data = corpus.load(config.data)
-    for line in data.messages:
-        console.print(line, highlight=False)
-    torch.manual_seed(config.seed)
-    # Before the folder is begun: a name may be wrong.
-    pretrained = None if resume else adoption(config, console)
-    if not (folder / "config.toml").is_file():
-        files.write(folder / "config.toml", config.to_toml())
-    if device != "cpu":
-        torch.set_float32_matmul_precision("high")  # tf32: the loss cannot tell, the clock can
-    if pretrained:
-        pretrained.save(folder)
-        tokenizers, model = pretrained.tokenizers, pretrained.model
-    else:
-        tokenizers, model = built(config, data, folder, ancestor)
-    model = model.to(device)
-    origin = ancestor.give(model, tokenizers, data) if ancestor else None
-    for line in origin.told if origin else ():
-        console.print(line, highlight=False, markup=False)
-    table = config.training
-    _, train = fitting(data, "train", tokenizers, console)
-    pairs, val = fitting(data, "val", tokenizers, console)
-
-    def bleu(model: Model) -> float:
-        translator = Translator(config, tokenizers, model)
-        return greedy_bleu(translator, pairs, val, 4 * table.batch_tokens)
-
-    sizes = (tokenizers.source.vocab_size, tokenizers.target.vocab_size)
-    some = model.trainable_count < model.parameter_count
-    learned = f" ({model.trainable_count:,} of them learn)" if some else ""
-    noun = "sentences" if config.is_language_model else "pairs"
-    console.print(
-        f"{len(train):,} {noun}, vocabulary {sizes[0]:,} and {sizes[1]:,}, "
-        f"{model.parameter_count:,} parameters{learned}, {device}",
-        highlight=False,
-    )
-    around, gpu = surroundings(device, jobs), device.startswith("cuda")
-    limits = (table.batch_tokens, table.batch_sentences)
-    batches = BatchSampler(train, *limits, config.seed, table.bucket_shapes if gpu else None)
-    with Display(console) as display, own_stream(gpu):
-        data_there, precision = DeviceDataset(train, device), dtype(table.precision, device)
-        graphs = gpu and table.cuda_graphs and model.supports_cuda_graphs
-        update = Update(model, table, data_there, precision, graphs, display.say)
-        judge = bleu if table.checkpoint_metric == "bleu" else None
-        loop = Loop(table, update, batches, val, folder, display, judge)
-        if resume:
-            same_data(folder, data)
-            loop.restore()
-            display.say(f"resuming at step {loop.progress.step}")
-        else:
-            (folder / "metrics.jsonl").unlink(missing_ok=True)
-            facts = {"parameters": model.parameter_count, "data": data.checksums(), **around}
-            inherited = {"init": origin.record} if origin else {}
-            loop.log(event="start", seed=config.seed, **facts, **inherited)
-        progress = loop.run()
-    # A run that is finished was trained where it began, not where it is resumed.
-    card = card_of(config, model, progress, data, {**around, **beginning(folder)})
+    # A resumed run has everything in its folder: the run it was initialised from may be gone.
+    source = SourceCheckpoint.load(config, folder) if config.init and not resume else None
+    data = load_data(config, display)
+    tokenizers, model = build_model(config, folder, data, source, resume, display)
+    model = move_to_device(model, device)
+    init = apply_warm_start(source, model, tokenizers, data, display)
+    environment = describe_environment(device, jobs)
+    with use_cuda_stream(device):
+        loop = build_loop(config, folder, device, data, tokenizers, model, display)
+        with display:
+            if resume:
+                resume_loop(loop, data)
+            else:
+                start_loop(loop, config.seed, model, data, {**environment, **init})
+            progress = loop.run()
+    # A run that was already finished was trained where it started, not where it is resumed.
+    start = {**environment, **read_start_event(folder)}
+    card = build_card(config, model, progress, data, start)
     write_card(folder, card)
     draw_examples(load(folder, device), data, folder / "examples")
     return card
 
 
-def dtype(precision: str, device: str) -> torch.dtype:
-    """What to compute in. A CPU computes in float32 unless a user says otherwise."""
-    if precision == "auto":
-        able = device.startswith("cuda") and torch.cuda.is_bf16_supported(including_emulation=False)
-        return torch.bfloat16 if able else torch.float32
-    if precision == "bfloat16" and device == "cpu":
-        try_bfloat16()
-    return getattr(torch, precision)
-
-
-def try_bfloat16() -> None:
-    """Some CPUs announce bfloat16 and then die of it: try in another process first."""
-    trial = "import torch; x = torch.ones(64, 64, dtype=torch.bfloat16); x @ x"
-    if subprocess.run([sys.executable, "-c", trial], capture_output=True).returncode:
-        raise UserError(
-            "this CPU cannot multiply bfloat16 matrices (a trial ended badly): use "
-            "training.precision=float32, or set ONEDNN_MAX_CPU_ISA=AVX512_CORE_BF16 in the "
-            "environment and try again"
-        )
-
-
-@contextmanager
-def own_stream(gpu: bool) -> Iterator[None]:
-    """CUDA graphs cannot be recorded on the default stream: work on another one from the start."""
-    if not gpu:
-        yield
-        return
-    stream = torch.cuda.Stream()
-    stream.wait_stream(torch.cuda.current_stream())
-    # cuDNN's attention takes a third of a second to plan each new shape, and wins nothing at these.
-    with torch.cuda.stream(stream), sdpa_kernel(KERNELS):
-        yield
-    torch.cuda.current_stream().wait_stream(stream)
-
-
-def check(config: Config, folder: Path, resume: bool) -> None:
-    """Whether a run can begin in this folder, or go on in it."""
-    if resume and (folder / "config.toml").is_file():
-        changed = changes(read_config(folder), config)
-        if changed:
-            raise UserError(
-                f"{folder} was trained with other settings ({', '.join(changed)}): a resumed run "
-                "keeps its settings; choose another --run for new ones"
-            )
-        return
-    if folder.exists() and (not folder.is_dir() or files.list_files(folder)):
-        resumable = (folder / "config.toml").is_file()
-        way = "continue it with --resume, or " if resumable else "it is no run folder, so "
-        raise UserError(f"{folder} is there already: {way}choose another --run")
-
-
-def same_data(folder: Path, data: Corpus) -> None:
-    """A run goes on with the text it began with, or not at all."""
-    began = beginning(folder).get("data", {})
-    changed = [
-        split for split, found in data.checksums().items() if began.get(split, found) != found
-    ]
-    if changed:
-        raise UserError(
-            f"the data is not what {folder} began with ({', '.join(changed)} changed): "
-            "train anew in another --run"
-        )
-
-
-def beginning(folder: Path) -> dict[str, Any]:
-    """The first event of a run."""
-    metrics = folder / "metrics.jsonl"
-    first = metrics.read_text("utf-8").partition("\n")[0] if metrics.is_file() else ""
-    return json.loads(first) if first else {}
-
-
-def adoption(config: Config, console: Console) -> PretrainedCheckpoint | None:
-    """What a run begins with that others have trained."""
-    if not config.is_pretrained:
-        return None
-    checkpoint = load_pretrained(config.model, config.tokenizer)
-    told = "the tokenizer is the model's own, whatever [tokenizer] says of a vocabulary"
-    longest = checkpoint.tokenizers.max_tokens
-    if longest < config.tokenizer.max_tokens:
-        told += f"; texts have {longest} tokens at most, as the model has no places for more"
-    console.print(told, highlight=False, markup=False)
-    tune, rate = config.model.tune, config.training.learning_rate
-    if rate > 5 * tune.usual_learning_rate:
-        usual = f'{tune.usual_learning_rate:g} is usual with tune = "{tune.kind}"'
-        told = f"training.learning_rate is {rate:g}, and {usual}"
-        console.print(f"{told}: more may undo what the model knows", highlight=False, markup=False)
-    return checkpoint
-
-
-def built(
-    config: Config, data: Corpus, folder: Path, ancestor: Ancestor | None
+def build_model(
+    config: Config,
+    folder: Path,
+    data: Corpus,
+    source: SourceCheckpoint | None,
+    resume: bool,
+    display: Display,
 ) -> tuple[TokenizerPair, Model]:
-    """Tokenizers, and a model whose weights are still by chance."""
-    tokenizers = tokenizers_of(config, data, folder, ancestor)
+    """The tokenizers and the model, with pretrained or random weights, and their files in `folder`."""
+    torch.manual_seed(config.seed)
+    # Load a pretrained model before anything is written: its name may be wrong.
+    pretrained = (
+        load_pretrained_model(config, display) if config.is_pretrained and not resume else None
+    )
+    if not (folder / "config.toml").is_file():
+        files.write(folder / "config.toml", config.to_toml())
+    if pretrained:
+        pretrained.save(folder)
+        return pretrained.tokenizers, pretrained.model
+    tokenizers = load_tokenizers(config, folder, data, source.tokenizers if source else None)
     sizes = (tokenizers.source.vocab_size, tokenizers.target.vocab_size)
     return tokenizers, build(config.model, *sizes, tokenizers.joint, folder)
 
 
-def tokenizers_of(
-    config: Config, data: Corpus, folder: Path, ancestor: Ancestor | None
-) -> TokenizerPair:
-    """Those in the folder, or those of the run it came from, or new ones learned from the text."""
-    path = folder / "tokenizer.json"
-    if ancestor and config.tokenizer.reuse:
-        replace(ancestor.tokenizers, max_tokens=config.tokenizer.max_tokens).save(path)
-    elif not path.is_file():
-        TokenizerPair.train(config.tokenizer, data["train"], data.symbols).save(path)
-    return TokenizerPair.load(path)
-
-
-def fitting(
-    data: Corpus, split: str, tokenizers: TokenizerPair, console: Console
-) -> tuple[list[tuple[str, str]], EncodedPairs]:
-    """A split, and the same as ids, without the pairs that are longer than the tokenizer's limit."""
-    encode = EncodedPairs.from_pairs if data.is_synthetic else cache.encode_cached
-    encoded = encode(data[split], tokenizers)
-    limit = tokenizers.max_tokens
-    lengths = enumerate(encoded.lengths())
-    keep = [row for row, (target, source) in lengths if source <= limit + 1 and target <= limit]
-    if not keep:
-        raise UserError(
-            f"every pair of the {split} split is longer than {limit} tokens: raise "
-            "tokenizer.max_tokens, if the model has places for more"
+def load_pretrained_model(config: Config, display: Display) -> PretrainedCheckpoint:
+    """Load a pretrained model with its tokenizers, and report what that changes."""
+    pretrained = load_pretrained(config.model, config.tokenizer)
+    message = (
+        "using the tokenizer of the pretrained model: the vocabulary of [tokenizer] is ignored"
+    )
+    max_tokens = pretrained.tokenizers.max_tokens
+    if max_tokens < config.tokenizer.max_tokens:
+        message += (
+            f"; texts have at most {max_tokens} tokens, as many as the model has positions for"
         )
-    if len(keep) == len(encoded):
-        return data[split], encoded
-    skipped = len(encoded) - len(keep)
-    console.print(f"{split}: {skipped:,} pairs over {limit} tokens left out", highlight=False)
-    kept = EncodedPairs([encoded.source[r] for r in keep], [encoded.target[r] for r in keep])
-    return [data[split][r] for r in keep], kept
+    display.print(message)
+    tune, learning_rate = config.model.tune, config.training.learning_rate
+    if learning_rate > 5 * tune.usual_learning_rate:
+        display.print(
+            f"warning: training.learning_rate is {learning_rate:g}; usual with tune = "
+            f'"{tune.kind}" is {tune.usual_learning_rate:g}. A higher rate may destroy the '
+            "pretrained weights"
+        )
+    return pretrained
 
 
-def draw_examples(translator: Translator, data: Corpus, folder: Path) -> None:
-    """Attention pictures of the first validation sentences, where the model has cross-attention."""
-    if translator.config.is_language_model:
-        return
-    readable = (source for source, _ in data["val"] if can_read(translator, source))
-    texts = list(islice(readable, EXAMPLES))
-    for number, output in enumerate(translator.translate(texts), start=1):
-        if "cross" in output.attention:
-            path = folder / f"{number}.png"
-            draw(path, output.attention["cross"], output.source, output.target)
+def move_to_device(model: Model, device: str) -> Model:
+    if device != "cpu":
+        torch.set_float32_matmul_precision("high")  # TF32: faster, with no effect on the loss
+    return model.to(device)
 
 
-def can_read(translator: Translator, text: str) -> bool:
-    """Not too long, and no character that training never showed."""
-    try:
-        translator.validate_text(text, 1)
-    except UserError:
-        return False
-    return True
+def apply_warm_start(
+    source: SourceCheckpoint | None,
+    model: Model,
+    tokenizers: TokenizerPair,
+    data: Corpus,
+    display: Display,
+) -> dict[str, Any]:
+    """Initialise the model from the source checkpoint, if there is one; return the card's entry."""
+    if source is None:
+        return {}
+    started = source.warm_start(model, tokenizers, data)
+    for message in started.messages:
+        display.print(message)
+    return {"init": started.record}
+
+
+def build_loop(
+    config: Config,
+    folder: Path,
+    device: str,
+    data: Corpus,
+    tokenizers: TokenizerPair,
+    model: Model,
+    display: Display,
+) -> TrainingLoop:
+    """Encode the data and build the training loop."""
+    _, train = encode_split(data, "train", tokenizers, display)
+    val_pairs, val = encode_split(data, "val", tokenizers, display)
+    display.print(summarise(config, tokenizers, model, len(train), device))
+    settings, is_cuda = config.training, device.startswith("cuda")
+    limits = (settings.batch_tokens, settings.batch_sentences)
+    shapes = settings.bucket_shapes if is_cuda else None
+    batches = BatchSampler(train, *limits, config.seed, shapes)
+    dtype = select_dtype(settings.precision, device)
+    cuda_graphs = is_cuda and settings.cuda_graphs and model.supports_cuda_graphs
+    dataset = DeviceDataset(train, device)
+    train_step = TrainStep(model, settings, dataset, dtype, cuda_graphs, display.print)
+
+    def bleu(model: Model) -> float:
+        translator = Translator(config, tokenizers, model)
+        return greedy_bleu(translator, val_pairs, val, 4 * settings.batch_tokens)
+
+    metric = bleu if settings.checkpoint_metric == "bleu" else None
+    return TrainingLoop(settings, train_step, batches, val, folder, display, metric)
+
+
+def summarise(
+    config: Config, tokenizers: TokenizerPair, model: Model, count: int, device: str
+) -> str:
+    """One line: amount of data, vocabulary sizes, parameters, device."""
+    noun = "sentences" if config.is_language_model else "pairs"
+    is_partial = model.trainable_count < model.parameter_count
+    trainable = f" ({model.trainable_count:,} trainable)" if is_partial else ""
+    return (
+        f"{count:,} {noun}, vocabulary {tokenizers.source.vocab_size:,} and "
+        f"{tokenizers.target.vocab_size:,}, {model.parameter_count:,} parameters{trainable}, {device}"
+    )
+
+
+def start_loop(
+    loop: TrainingLoop, seed: int, model: Model, data: Corpus, facts: dict[str, Any]
+) -> None:
+    """Start a new log with an event that describes the run."""
+    (loop.folder / "metrics.jsonl").unlink(missing_ok=True)
+    counts = {"parameters": model.parameter_count, "data": data.checksums()}
+    loop.log(event="start", seed=seed, **counts, **facts)
+
+
+def resume_loop(loop: TrainingLoop, data: Corpus) -> None:
+    """Continue from the last checkpoint, with the same data."""
+    check_same_data(loop.folder, data)
+    loop.restore()
+    loop.display.print(f"resuming at step {loop.progress.step}")

@@ -1,7 +1,7 @@
-"""The learning rate over a run: up during the warm-up, then down.
+"""Learning-rate schedules: linear warm-up to the peak, then decay.
 
-A schedule is a share of the peak rate, given how far the run has come (0 to 1) and how many steps
-have passed against the warm-up's.
+A schedule maps the fraction of the run that is done (0 to 1) and the number of steps in units of the
+warm-up to a fraction of the peak learning rate.
 """
 
 import math
@@ -17,7 +17,9 @@ SCHEDULES: dict[str, Schedule] = {
 }
 
 
-def rate(schedule: Schedule, peak: float, step: int, warmup: int, progress: float) -> float:
-    """The rate of step `step` (from 0)."""
-    rising = min(1.0, (step + 1) / warmup) if warmup else 1.0
-    return peak * rising * schedule(min(progress, 1.0), (step + 1) / max(warmup, 1))
+def learning_rate(
+    schedule: Schedule, peak: float, step: int, warmup_steps: int, progress: float
+) -> float:
+    """The learning rate of step `step` (from 0)."""
+    warmup = min(1.0, (step + 1) / warmup_steps) if warmup_steps else 1.0
+    return peak * warmup * schedule(min(progress, 1.0), (step + 1) / max(warmup_steps, 1))

@@ -1,4 +1,4 @@
-"""What a person sees while a model trains: a bar on a terminal, plain lines elsewhere."""
+"""Progress output of long commands: a progress bar on a terminal, plain lines elsewhere."""
 
 from contextlib import AbstractContextManager
 from types import TracebackType
@@ -9,7 +9,7 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
 
 class Display(AbstractContextManager["Display"]):
-    """`say` prints a line; `advance` moves the bar, where there is one."""
+    """`print` writes a line; `update` moves the progress bar, if there is one."""
 
     def __init__(self, console: Console) -> None:
         self.console = console
@@ -38,9 +38,9 @@ class Display(AbstractContextManager["Display"]):
         if self.bar:
             self.bar.stop()
 
-    def say(self, line: str) -> None:
+    def print(self, line: str) -> None:
         self.console.print(line, highlight=False, markup=False)
 
-    def advance(self, share: float, description: str) -> None:
+    def update(self, fraction: float, description: str) -> None:
         if self.bar:
-            self.bar.update(self.task, completed=share, description=description)
+            self.bar.update(self.task, completed=fraction, description=description)

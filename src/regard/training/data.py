@@ -1,0 +1,52 @@
+"""The data of a run: the corpus, its tokenizers, and its splits as token ids."""
+
+from dataclasses import replace
+from pathlib import Path
+
+from regard.config import Config
+from regard.display import Display
+from regard.errors import UserError
+from regard.text import cache, corpus
+from regard.text.batch import EncodedPairs
+from regard.text.corpus import Corpus
+from regard.text.tokenizer import TokenizerPair
+
+
+def load_data(config: Config, display: Display) -> Corpus:
+    data = corpus.load(config.data)
+    for message in data.messages:
+        display.print(message)
+    return data
+
+
+def load_tokenizers(
+    config: Config, folder: Path, data: Corpus, source: TokenizerPair | None
+) -> TokenizerPair:
+    """Load the tokenizers from the folder. A new run copies those of `source` or trains its own."""
+    path = folder / "tokenizer.json"
+    if source and config.tokenizer.reuse:
+        replace(source, max_tokens=config.tokenizer.max_tokens).save(path)
+    elif not path.is_file():
+        TokenizerPair.train(config.tokenizer, data["train"], data.symbols).save(path)
+    return TokenizerPair.load(path)
+
+
+def encode_split(
+    data: Corpus, split: str, tokenizers: TokenizerPair, display: Display
+) -> tuple[list[tuple[str, str]], EncodedPairs]:
+    """A split as text and as token ids, without the pairs that are longer than the tokenizer's limit."""
+    encode = EncodedPairs.from_pairs if data.is_synthetic else cache.encode_cached
+    encoded = encode(data[split], tokenizers)
+    limit = tokenizers.max_tokens
+    lengths = enumerate(encoded.lengths())
+    rows = [row for row, (target, source) in lengths if source <= limit + 1 and target <= limit]
+    if not rows:
+        raise UserError(
+            f"every pair of the {split} split is longer than {limit} tokens: raise "
+            "tokenizer.max_tokens, if the model has positions for more"
+        )
+    if len(rows) == len(encoded):
+        return data[split], encoded
+    display.print(f"{split}: skipped {len(encoded) - len(rows):,} pairs over {limit} tokens")
+    short = EncodedPairs([encoded.source[r] for r in rows], [encoded.target[r] for r in rows])
+    return [data[split][r] for r in rows], short

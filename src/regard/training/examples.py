@@ -1,0 +1,32 @@
+"""Attention diagrams of a few validation sentences, drawn at the end of a run."""
+
+from itertools import islice
+from pathlib import Path
+
+from regard.diagrams import draw
+from regard.errors import UserError
+from regard.text.corpus import Corpus
+from regard.translator import Translator
+
+EXAMPLES = 3
+
+
+def draw_examples(translator: Translator, data: Corpus, folder: Path) -> None:
+    """Draw the cross-attention of the first validation sentences, if the model has any."""
+    if translator.config.is_language_model:
+        return
+    sources = (source for source, _ in data["val"] if can_encode(translator, source))
+    texts = list(islice(sources, EXAMPLES))
+    for number, output in enumerate(translator.translate(texts), start=1):
+        if "cross" in output.attention:
+            path = folder / f"{number}.png"
+            draw(path, output.attention["cross"], output.source, output.target)
+
+
+def can_encode(translator: Translator, text: str) -> bool:
+    """Whether the text is short enough and has only characters of the training data."""
+    try:
+        translator.validate_text(text, 1)
+    except UserError:
+        return False
+    return True

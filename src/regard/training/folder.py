@@ -1,0 +1,65 @@
+"""Checks on the run folder: whether a run can start or resume there."""
+
+import json
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from regard import files
+from regard.config import Config
+from regard.errors import UserError
+from regard.text.corpus import Corpus
+from regard.training.differences import changed_settings
+from regard.translator import read_config
+
+
+def check_folder(config: Config, folder: Path, resume: bool) -> None:
+    """Raise an error unless a run can start in this folder or, with `resume`, continue there."""
+    if resume and (folder / "config.toml").is_file():
+        changed = changed_settings(read_config(folder), config)
+        if changed:
+            raise UserError(
+                f"{folder} was trained with other settings ({', '.join(changed)}): a resumed run "
+                "keeps its settings; choose another --run for new ones"
+            )
+        return
+    if folder.exists() and (not folder.is_dir() or files.list_files(folder)):
+        is_run = (folder / "config.toml").is_file()
+        advice = "resume it with --resume, or " if is_run else "it is not a run folder, so "
+        raise UserError(f"{folder} already exists: {advice}choose another --run")
+
+
+@contextmanager
+def remove_new_folder_on_error(folder: Path) -> Iterator[None]:
+    """Remove a folder that did not exist before if a `UserError` comes before training starts."""
+    is_new = not folder.exists()
+    try:
+        yield
+    except UserError:
+        if is_new and not (folder / "metrics.jsonl").is_file():
+            shutil.rmtree(folder, ignore_errors=True)
+        raise
+
+
+def check_same_data(folder: Path, data: Corpus) -> None:
+    """Raise an error unless the data is the same as when the run started."""
+    saved = read_start_event(folder).get("data", {})
+    changed = [
+        split
+        for split, checksum in data.checksums().items()
+        if saved.get(split, checksum) != checksum
+    ]
+    if changed:
+        raise UserError(
+            f"the data has changed since {folder} was started (splits {', '.join(changed)}): "
+            "start a new run in another --run"
+        )
+
+
+def read_start_event(folder: Path) -> dict[str, Any]:
+    """The first event of a run, or an empty dict."""
+    metrics = folder / "metrics.jsonl"
+    first = metrics.read_text("utf-8").partition("\n")[0] if metrics.is_file() else ""
+    return json.loads(first) if first else {}

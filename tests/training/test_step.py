@@ -1,0 +1,282 @@
+"""Training steps: equal for exact and padded batches, eager and replayed from CUDA graphs."""
+
+import contextlib
+import copy
+import subprocess
+from typing import Any
+
+import pytest
+import torch
+
+from regard.errors import UserError
+from regard.models import build
+from regard.models.weights import state_tensors
+from regard.text.batch import BatchSampler, BatchSpec, DeviceDataset, EncodedPairs
+from regard.training import device, step
+from regard.training.step import TrainStep, copy_as, update_ema
+
+VOCAB = 13
+FORBID_HOST_SYNC = step.forbid_host_sync  # before a fixture replaces it
+
+
+@pytest.fixture
+def data() -> EncodedPairs:
+    random = torch.Generator().manual_seed(7)
+
+    def row() -> list[int]:
+        length = int(torch.randint(1, 13, (), generator=random))
+        return torch.randint(4, VOCAB, (length,), generator=random).tolist()
+
+    return EncodedPairs([[*row(), 2] for _ in range(29)], [row() for _ in range(29)])
+
+
+@pytest.fixture
+def make(tiny, data):
+    """make(family, graphs=..., **training): a TrainStep without dropout, always the same."""
+
+    def make_step(
+        family: str, graphs: bool = False, log: list | None = None, **training: Any
+    ) -> TrainStep:
+        config = tiny(family, **training)
+        torch.manual_seed(3)
+        model = build(config.model.model_copy(update={"dropout": 0.0}), VOCAB, VOCAB, False)
+        print_line = (log if log is not None else []).append
+        dataset = DeviceDataset(data, "cpu")
+        train_step = TrainStep(model, config.training, dataset, torch.float32, False, print_line)
+        train_step.cuda_graphs = graphs  # set later: the constructor would need a GPU
+        return train_step
+
+    return make_step
+
+
+def run_steps(train_step: TrainStep, batches: list[BatchSpec]) -> dict[str, torch.Tensor]:
+    for number, batch in enumerate(batches):
+        train_step(batch, 0.01 * (number + 1), number)
+    return state_tensors(train_step.model)
+
+
+def assert_close(one: dict[str, torch.Tensor], two: dict[str, torch.Tensor]) -> None:
+    for name in one:
+        torch.testing.assert_close(one[name], two[name], rtol=1e-4, atol=1e-6)
+
+
+class FakeGraph:
+    """A CapturedStep without a GPU: capturing runs nothing; a replay runs the step with the current
+    row numbers and learning rate.
+    """
+
+    count = 0
+
+    def __init__(self, rows, step, pool) -> None:
+        self.rows, self.step = rows.clone(), step
+        type(self).count += 1
+
+    def replay(self, rows) -> None:
+        self.rows.copy_(rows)
+        self.step(self.rows)
+
+
+def test_padded_batches_give_the_same_weights(make, data, family: str) -> None:
+    rows = [list(range(start, min(start + 8, 29))) for start in range(0, 29, 8)]
+    exact = [BatchSampler(data, 10**6, 8, seed=1)._exact_spec(part) for part in rows]
+    padded = [BatchSpec(part + [29] * (11 - len(part)), 16, 19) for part in rows]
+    assert_close(run_steps(make(family), exact), run_steps(make(family), padded))
+
+
+@pytest.fixture(autouse=True)
+def _no_gpu(monkeypatch) -> None:
+    monkeypatch.setattr(step, "forbid_host_sync", contextlib.nullcontext)
+
+
+def test_replayed_steps_give_the_same_weights(make, data, family: str, monkeypatch) -> None:
+    monkeypatch.setattr(step, "CapturedStep", FakeGraph)
+    monkeypatch.setattr(FakeGraph, "count", 0)
+    sampler = BatchSampler(data, 40, 4, seed=1, bucket_shapes=2)
+    batches = [batch for epoch in range(3) for batch in sampler.epoch(epoch)]
+    replayed = make(family, graphs=True, ema_decay=0.9)
+    eager = make(family, ema_decay=0.9)
+    assert_close(run_steps(eager, batches), run_steps(replayed, batches))
+    assert_close(state_tensors(eager.ema_model), state_tensors(replayed.ema_model))
+    assert replayed.mean_loss() == pytest.approx(eager.mean_loss())
+    shapes = {(len(batch.rows), batch.source_length) for batch in batches}
+    assert FakeGraph.count == len(shapes) == 2
+
+
+def test_host_sync_turns_graphs_off(make, data, monkeypatch) -> None:
+    """A model that reads a number from the GPU is detected before anything is captured."""
+    modes: list[str] = []
+    monkeypatch.setattr(step, "forbid_host_sync", FORBID_HOST_SYNC)
+    monkeypatch.setattr(torch.cuda, "set_sync_debug_mode", modes.append)
+    original = step.objective
+
+    def synchronize(*args: Any) -> torch.Tensor:
+        if modes and modes[-1] == "error":
+            raise RuntimeError("called a synchronizing CUDA operation\nand more")
+        return original(*args)
+
+    monkeypatch.setattr(step, "objective", synchronize)
+    log: list[str] = []
+    batches = BatchSampler(data, 40, 5, seed=1, bucket_shapes=2).epoch(0)
+    result = run_steps(make("recurrent", graphs=True, log=log), batches)
+    assert_close(run_steps(make("recurrent"), batches), result)
+    [line] = log
+    assert "CUDA graphs are off" in line
+    assert line.endswith("(called a synchronizing CUDA operation)")
+    assert modes == ["error", "default"]
+
+
+def test_other_errors_are_not_reported_as_host_sync(make, data, monkeypatch) -> None:
+    monkeypatch.setattr(step, "forbid_host_sync", FORBID_HOST_SYNC)
+    monkeypatch.setattr(torch.cuda, "set_sync_debug_mode", lambda _: None)
+
+    def broken(*_: Any) -> torch.Tensor:
+        raise RuntimeError("shapes do not match")
+
+    monkeypatch.setattr(step, "objective", broken)
+    batches = BatchSampler(data, 40, 5, seed=1, bucket_shapes=2).epoch(0)
+    with pytest.raises(RuntimeError, match="shapes do not match"):
+        run_steps(make("recurrent", graphs=True), batches)
+
+
+class BrokenGraph:
+    """A CUDA graph whose capture fails at the end."""
+
+    def capture_begin(self, pool: Any) -> None: ...
+
+    def capture_end(self) -> None:
+        raise RuntimeError("operation not permitted when stream is capturing\nand more")
+
+
+def test_failed_capture_says_what_to_do(make, data, monkeypatch) -> None:
+    monkeypatch.setattr(torch.cuda, "CUDAGraph", BrokenGraph)
+    batches = BatchSampler(data, 40, 5, seed=1, bucket_shapes=1).epoch(0)
+    message = r"\(operation not permitted when stream is capturing\).*training\.cuda_graphs=false"
+    with pytest.raises(UserError, match=message):
+        run_steps(make("recurrent", graphs=True), batches)
+
+
+def test_step_equals_plain_pytorch(make, data, family: str) -> None:
+    """The same as loss.backward, clip_grad_norm_ and AdamW."""
+    train_step = make(family, label_smoothing=0.1, grad_clip=0.05)
+    other = copy.deepcopy(train_step.model)
+    optimizer = step.build_optimizer(other, train_step.settings)
+    spec = BatchSampler(data, 10**6, 29, seed=1).epoch(0)[0]
+    for number in range(3):
+        train_step(spec, 0.01, number)
+        batch = data.batch(spec.rows)
+        logits = other(batch.source, batch.source_mask, batch.target)
+        loss = torch.nn.functional.cross_entropy(
+            logits.flatten(0, 1), batch.labels.flatten(), ignore_index=0, label_smoothing=0.1
+        )
+        optimizer.zero_grad()
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(other.parameters(), 0.05)
+        optimizer.param_groups[0]["lr"].fill_(0.01)
+        optimizer.step()
+    assert_close(state_tensors(other), state_tensors(train_step.model))
+
+
+def test_ema(make, data) -> None:
+    train_step = make("recurrent", ema_decay=0.5)
+    batches = BatchSampler(data, 40, 5, seed=1).epoch(0)
+    expected = {name: tensor.clone() for name, tensor in state_tensors(train_step.model).items()}
+    for number, batch in enumerate(batches):
+        train_step(batch, 0.01, number)
+        decay = min(0.5, (1 + number) / (10 + number))
+        for name, tensor in state_tensors(train_step.model).items():
+            expected[name] = decay * expected[name] + (1 - decay) * tensor
+        assert_close(expected, state_tensors(train_step.ema_model))
+    assert (plain := make("recurrent")).ema_model is plain.model
+
+
+def test_update_ema() -> None:
+    averages = [torch.tensor([1.0, 3.0]), torch.tensor(5.0)]
+    update_ema(averages, [torch.tensor([2.0, 3.0]), torch.tensor(9.0)], torch.tensor(0.25))
+    assert [average.tolist() for average in averages] == [[1.25, 3.0], 6.0]
+
+
+def test_unused_parameter_does_not_change(tiny, data) -> None:
+    config = tiny("recurrent")
+    model = build(config.model, VOCAB, VOCAB, False)
+    model.register_parameter("unused", torch.nn.Parameter(torch.ones(3)))
+    dataset = DeviceDataset(data, "cpu")
+    train_step = TrainStep(model, config.training, dataset, torch.float32, False, print)
+    run_steps(train_step, BatchSampler(data, 40, 5, seed=1).epoch(0))
+    assert state_tensors(model)["unused"].tolist() == [1.0, 1.0, 1.0]
+
+
+# --- precision ------------------------------------------------------------------------------------
+
+
+def test_copy_as_casts_parameters_and_not_buffers(tiny) -> None:
+    table = tiny("transformer").model
+    sinusoidal = type(table).model_validate(table.model_dump() | {"position": "sinusoidal"})
+    model = build(sinusoidal, VOCAB, VOCAB, False)
+    half = copy_as(model, torch.bfloat16)
+    assert {p.dtype for p in half.parameters()} == {torch.bfloat16}
+    assert {b.dtype for b in half.buffers()} == {torch.float32}
+    assert {p.dtype for p in model.parameters()} == {torch.float32}
+
+
+def test_sync_compute_model(tiny, data) -> None:
+    config = tiny("recurrent")
+    model = build(config.model, VOCAB, VOCAB, False)
+    dataset = DeviceDataset(data, "cpu")
+    train_step = TrainStep(model, config.training, dataset, torch.bfloat16, False, print)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.fill_(1.5)
+    train_step.sync_compute_model()
+    assert all(bool((p == 1.5).all()) for p in train_step.compute_model.parameters())
+
+
+def test_gradients_have_the_dtype_of_the_parameters() -> None:
+    parameters: list[torch.Tensor] = [torch.ones(2), torch.ones(3), torch.ones(1)]
+    step.assign_gradients(parameters, [torch.ones(2).bfloat16(), None, torch.full((1,), 2.0)])
+    assert [p.grad if p.grad is None else p.grad.tolist() for p in parameters] == [
+        [1, 1],
+        None,
+        [2],
+    ]
+    assert parameters[0].grad is not None
+    assert parameters[0].grad.dtype == torch.float32
+
+
+def test_cpu_default_is_float32() -> None:
+    assert (
+        device.select_dtype("auto", "cpu") == device.select_dtype("float32", "cpu") == torch.float32
+    )
+
+
+def test_bfloat16_is_probed_in_another_process(monkeypatch) -> None:
+    """A CPU that reports bfloat16 and crashes ends the probe, not the user's process."""
+    crashed = subprocess.CompletedProcess([], -4)
+    monkeypatch.setattr(subprocess, "run", lambda *_, **__: crashed)
+    with pytest.raises(UserError, match=r"training\.precision=float32.*ONEDNN_MAX_CPU_ISA"):
+        device.select_dtype("bfloat16", "cpu")
+    monkeypatch.setattr(subprocess, "run", lambda *_, **__: subprocess.CompletedProcess([], 0))
+    assert device.select_dtype("bfloat16", "cpu") == torch.bfloat16
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_frozen_parameters_do_not_change(make, data, dtype) -> None:
+    """Also if a copy of the model computes."""
+    batches = BatchSampler(data, 10**6, 8, seed=1).epoch(0)
+    original = make("transformer", ema_decay=0.5)
+    frozen = {"source_embedding.weight", "encoder.0.feed_forward.up.weight", "decoder_norm.bias"}
+    for name, parameter in original.model.named_parameters():
+        parameter.requires_grad_(name not in frozen)
+    before = copy.deepcopy(state_tensors(original.model))
+    train_step = TrainStep(original.model, original.settings, original.data, dtype, False, print)
+    run_steps(train_step, batches)
+    for name, value in state_tensors(train_step.model).items():
+        assert torch.equal(value, before[name]) == (name in frozen), name
+    for name, value in state_tensors(train_step.compute_model).items():
+        torch.testing.assert_close(value.float(), state_tensors(train_step.model)[name])
+    for name, value in state_tensors(train_step.ema_model).items():
+        assert torch.equal(value, before[name]) == (name in frozen), name
+    assert train_step.model.trainable_count == train_step.model.parameter_count - sum(
+        before[name].numel() for name in frozen
+    )
+    optimized = {id(p) for group in train_step.optimizer.param_groups for p in group["params"]}
+    assert len(optimized) == len(before) - len(frozen)
