@@ -11,13 +11,13 @@ from regard.models.ablate import NOTHING, masked, silenced, uniform
 
 # Each with a different way to the same attention: at once, word by word, biased, not fused, no softmax.
 KINDS = [
-    "gru-2-both",
+    "gru-2-bidirectional",
     "recurrent-input-feeding",
     "recurrent-tutorial",
     "recurrent-sparsemax",
     "transformer-scaled-dot",
     "transformer-additive",
-    "transformer-at-alibi",
+    "transformer-position-alibi",
     "transformer-none",
 ]
 TRANSFORMERS = [name for name in KINDS if name.startswith("transformer")]
@@ -111,7 +111,7 @@ def test_a_masked_word_is_a_key_that_is_not_there(kind, example):
     with masked(model.attention_layers()["cross"], words):
         found = read(model, example)
     for row, length in enumerate(example.lengths):
-        source, mask, target = example.alone(row)
+        source, mask, target = example.unpadded(row)
         with torch.no_grad():
             memory = model.encode(source, mask)
             left = [place for place in range(length) if place != word]
