@@ -12,7 +12,7 @@ from regard.labs import LABS, causality
 from regard.labs.config_variants import list_variants, table_variants
 from regard.models.build import CELLS, DECODERS, FEED_FORWARDS, NORMS
 from regard.models.cells import Cell
-from regard.models.mixers import Causal
+from regard.models.mixers import CausalStateSpace
 from regard.models.transformer_base import TransformerBase
 
 
@@ -129,7 +129,7 @@ def test_mask_that_shows_the_next_token_is_detected(lab, monkeypatch, restrict):
 
 @pytest.mark.parametrize(
     ("part", "word", "detected"),
-    [(Causal, "state-space", "mixer.kind=state-space"), (Cell, None, "kind=recurrent")],
+    [(CausalStateSpace, "state-space", "mixer.kind=state-space"), (Cell, None, "kind=recurrent")],
 )
 def test_state_that_reads_ahead_is_detected(lab, monkeypatch, restrict, part, word, detected):
     restrict(word)
@@ -155,7 +155,7 @@ def test_registered_position_is_tested(lab, monkeypatch, restrict):
     class Ahead(Position):
         """Adds the embedding of the next token."""
 
-        def embed(self, x, at):
+        def embed(self, x, position_ids):
             return x + x.roll(-1, dims=1)
 
     monkeypatch.setitem(POSITIONS, "ahead", Ahead)

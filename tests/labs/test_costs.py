@@ -79,14 +79,14 @@ def test_scores_computed_twice_are_detected(lab, monkeypatch):
 
 
 def test_cache_that_holds_copies_is_detected(lab, monkeypatch):
-    add = KVCache.add
+    append = KVCache.append
 
     def twice(self, keys, values):
-        result = add(self, keys, values)
+        result = append(self, keys, values)
         self.keys = keys.repeat(1, 2, 1, 1)
         return result
 
-    monkeypatch.setattr(KVCache, "add", twice)
+    monkeypatch.setattr(KVCache, "append", twice)
     assert "KV cache elements, multi-query" in failed(lab.run(**SIZES))
 
 

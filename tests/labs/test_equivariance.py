@@ -12,15 +12,15 @@ from regard.labs.config_variants import list_variants
 class NoOp(Position):
     """Takes any options, and has no effect."""
 
-    def __init__(self, width, heads, head_dim, **options):
-        super().__init__(width, heads, head_dim)
+    def __init__(self, d_model, heads, head_dim, **options):
+        super().__init__(d_model, heads, head_dim)
 
 
 class IndexAdded(Position):
     """x + t"""
 
-    def embed(self, x, at):
-        return x + at[..., None]
+    def embed(self, x, position_ids):
+        return x + position_ids[..., None]
 
 
 def failed(result):

@@ -45,15 +45,19 @@ def test_failure_rate(lab, margin):
 
 
 def test_heads_that_share_a_query_are_detected(lab, monkeypatch):
-    folded = heads.folded
-    monkeypatch.setattr(heads, "folded", lambda x, groups: folded(x[:, :1].expand_as(x), groups))
+    fold_groups = heads.fold_groups
+    monkeypatch.setattr(
+        heads, "fold_groups", lambda x, groups: fold_groups(x[:, :1].expand_as(x), groups)
+    )
     assert failed(lab.run()) == [0, 1, 2, 3]
 
 
 def test_heads_that_attend_to_both_keys_are_detected(lab, monkeypatch):
-    folded = heads.folded
+    fold_groups = heads.fold_groups
     monkeypatch.setattr(
-        heads, "folded", lambda x, groups: folded(x.sum(1, keepdim=True).expand_as(x), groups)
+        heads,
+        "fold_groups",
+        lambda x, groups: fold_groups(x.sum(1, keepdim=True).expand_as(x), groups),
     )
     assert failed(lab.run()) == [0, 1, 2, 3]
 

@@ -46,7 +46,9 @@ def test_position_is_detected(lab, monkeypatch):
 
 def test_unrequested_mask_is_detected(lab, monkeypatch):
     monkeypatch.setattr(
-        MultiHeadBase, "_mask", lambda self, mask, query, key: causal_mask(query, key)[:, None]
+        MultiHeadBase,
+        "_window_mask",
+        lambda self, mask, query, key: causal_mask(query, key)[:, None],
     )
     assert failed(lab.run()) == [3, 4]
 

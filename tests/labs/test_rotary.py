@@ -30,11 +30,11 @@ class DoubledNorm(Rotary):
 
 
 class WithParameter(Rotary):
-    """Has a learnable scale."""
+    """Has a learnable gain."""
 
     def __init__(self, *sizes, **options):
         super().__init__(*sizes, **options)
-        self.scale = nn.Parameter(torch.ones(()))
+        self.gain = nn.Parameter(torch.ones(()))
 
 
 class PairedHalves(Rotary):

@@ -1,4 +1,4 @@
-"""Small models of every family, one for each choice there is; every law runs over all of them."""
+"""Small models of every family, one for each option; every invariant is tested on all of them."""
 
 import copy
 import json
@@ -16,8 +16,9 @@ from regard.models import Model, build, load_pretrained
 from regard.models.build import CELLS, DECODERS, FEED_FORWARDS
 
 SOURCE_VOCAB, TARGET_VOCAB = 23, 19
-SHAPES = ("gpt2", "llama", "marian", "t5")
-LENGTHS, TARGET = (11, 3, 7, 1, 5), 17  # 17: past the room a cache starts with
+ARCHITECTURES = ("gpt2", "llama", "marian", "t5")
+LENGTHS = (11, 3, 7, 1, 5)
+TARGET_LENGTH = 17  # longer than the first buffer of a KV cache
 
 
 def recurrent(**changes: Any) -> dict[str, Any]:
@@ -44,37 +45,39 @@ LATENT = {"kind": "latent", "latent_dim": 7, "rope_dim": 2}
 def decoder_only(**changes: Any) -> dict[str, Any]:
     table = transformer(**changes)
     del table["encoder"]
-    if "mixer" in changes:  # a state space: what it has not, its table may not name
+    if "mixer" in changes:  # a state space: the config rejects an attention table
         del table["attention"]
     return table | {"kind": "decoder-only"}
 
 
-PLACES = {
+POSITION_TABLES = {
     "interleaved": {"kind": "interleaved", "nope_interval": 2},
     "relative-query": {"kind": "relative", "form": "query", "max_distance": 3},
-    "relative-near": {"kind": "relative", "max_distance": 3},
+    "relative-clipped": {"kind": "relative", "max_distance": 3},
     "rotary-yarn": {"kind": "rotary", "scaling": "yarn", "factor": 4.0},
 }
-FORMS: dict[str, dict[str, Any]] = {
-    "after": {"norm_position": "post"},
-    "after-rms": {"norm_position": "post", "norm": "rms"},
+VARIANTS: dict[str, dict[str, Any]] = {
+    "post-norm": {"norm_position": "post"},
+    "post-norm-rms": {"norm_position": "post", "norm": "rms"},
     "rms": {"norm": "rms"},
     **{kind: {"activation": kind} for kind in FEED_FORWARDS},
     "untied": {"tie_embeddings": False},
     "llama": {"norm": "rms", "activation": "swiglu", "position": "rotary"},
-    "space": {"mixer": {"kind": "state-space", "state_dim": 5, "conv_kernel": 3}},
-    "space-none": {"mixer": {"kind": "state-space", "conv_kernel": 1}, "position": "none"},
-    "space-llama": {"mixer": "state-space", "norm": "rms", "activation": "swiglu"},
+    "state-space": {"mixer": {"kind": "state-space", "state_dim": 5, "conv_kernel": 3}},
+    "state-space-nope": {"mixer": {"kind": "state-space", "conv_kernel": 1}, "position": "none"},
+    "state-space-llama": {"mixer": "state-space", "norm": "rms", "activation": "swiglu"},
 }
 
 MODELS: dict[str, dict[str, Any]] = {
     **{
-        f"{cell}-{layers}-{'both' if both else 'one'}": recurrent(
-            cell=cell, encoder={"layers": layers, "bidirectional": both}, decoder_layers=layers
+        f"{cell}-{layers}-{direction}": recurrent(
+            cell=cell,
+            encoder={"layers": layers, "bidirectional": direction == "bidirectional"},
+            decoder_layers=layers,
         )
         for cell in CELLS
         for layers in (1, 2)
-        for both in (True, False)
+        for direction in ("bidirectional", "unidirectional")
     },
     "recurrent-layers-differ": recurrent(encoder={"layers": 3}, decoder_layers=2, cell="lstm"),
     **{
@@ -93,13 +96,16 @@ MODELS: dict[str, dict[str, Any]] = {
     **{f"recurrent-{score}": recurrent(attention={"score": score}) for score in SCORES},
     **{f"recurrent-{kind}": recurrent(attention={"normaliser": kind}) for kind in NORMALISERS},
     **{
-        f"recurrent-at-{kind}": recurrent(embedding_dim=14, encoder={"position": kind})
-        for kind, made in POSITIONS.items()
-        if (made.rotate, made.bias) == (Position.rotate, Position.bias)  # the others are refused
+        f"recurrent-position-{kind}": recurrent(embedding_dim=14, encoder={"position": kind})
+        for kind, position in POSITIONS.items()
+        if (position.rotate, position.bias) == (Position.rotate, Position.bias)  # others raise
     },
-    "recurrent-at-sinusoidal-odd": recurrent(encoder={"position": "sinusoidal"}),
-    **{f"transformer-at-{kind}": transformer(position=kind) for kind in POSITIONS},
-    **{f"transformer-at-{name}": transformer(position=table) for name, table in PLACES.items()},
+    "recurrent-position-sinusoidal-odd": recurrent(encoder={"position": "sinusoidal"}),
+    **{f"transformer-position-{kind}": transformer(position=kind) for kind in POSITIONS},
+    **{
+        f"transformer-position-{name}": transformer(position=table)
+        for name, table in POSITION_TABLES.items()
+    },
     **{f"transformer-{score}": transformer(attention={"score": score}) for score in SCORES},
     **{f"transformer-{kind}": transformer(attention={"normaliser": kind}) for kind in NORMALISERS},
     **{
@@ -121,7 +127,10 @@ MODELS: dict[str, dict[str, Any]] = {
             "latent-narrow": (LATENT | {"latent_dim": 3, "head_dim": 5}, "rotary"),
             "latent-window": (LATENT | {"window": 3, "normaliser": "sparsemax"}, "rotary"),
             "latent-interleaved": (LATENT, {"kind": "interleaved", "nope_interval": 2}),
-            **{f"latent-at-{kind}": (LATENT, kind) for kind in ("none", "sinusoidal", "relative")},
+            **{
+                f"latent-position-{kind}": (LATENT, kind)
+                for kind in ("none", "sinusoidal", "relative")
+            },
             **{
                 f"latent-{score}": (LATENT | {"score": score}, "rotary")
                 for score in ("additive", "location")
@@ -129,14 +138,17 @@ MODELS: dict[str, dict[str, Any]] = {
         }.items()
     },
     "transformer-1": transformer(encoder={"layers": 1}, decoder={"layers": 1}),
-    **{f"transformer-{form}": transformer(**table) for form, table in FORMS.items()},
-    **{f"decoder-only-at-{kind}": decoder_only(position=kind) for kind in POSITIONS},
-    **{f"decoder-only-at-{kind}": decoder_only(position=table) for kind, table in PLACES.items()},
+    **{f"transformer-{name}": transformer(**table) for name, table in VARIANTS.items()},
+    **{f"decoder-only-position-{kind}": decoder_only(position=kind) for kind in POSITIONS},
+    **{
+        f"decoder-only-position-{name}": decoder_only(position=table)
+        for name, table in POSITION_TABLES.items()
+    },
     **{f"decoder-only-{score}": decoder_only(attention={"score": score}) for score in SCORES},
     **{
         f"decoder-only-{kind}": decoder_only(attention={"normaliser": kind}) for kind in NORMALISERS
     },
-    **{f"decoder-only-{form}": decoder_only(**table) for form, table in FORMS.items()},
+    **{f"decoder-only-{name}": decoder_only(**table) for name, table in VARIANTS.items()},
     **{
         f"decoder-only-{name}": decoder_only(attention=attention, position="rotary")
         for name, attention in {
@@ -146,24 +158,24 @@ MODELS: dict[str, dict[str, Any]] = {
         }.items()
     },
     "decoder-only-1": decoder_only(decoder={"layers": 1}),
-    **{f"pretrained-{shape}": {"kind": "pretrained", "name": shape} for shape in SHAPES},
+    **{f"pretrained-{name}": {"kind": "pretrained", "name": name} for name in ARCHITECTURES},
 }
 
 
 @dataclass
 class Example:
-    """A padded batch of several lengths."""
+    """A padded batch of sentences of different lengths."""
 
     source: Tensor
     mask: Tensor
     target: Tensor
     lengths: tuple[int, ...] = LENGTHS
 
-    def alone(self, row: int) -> tuple[Tensor, Tensor, Tensor]:
-        """One row without its padding."""
+    def unpadded(self, row: int) -> tuple[Tensor, Tensor, Tensor]:
+        """One row as a batch, without padding."""
         length = self.lengths[row]
-        cut = self.source[row : row + 1, :length], self.mask[row : row + 1, :length]
-        return *cut, self.target[row : row + 1]
+        one = slice(row, row + 1)
+        return self.source[one, :length], self.mask[one, :length], self.target[one]
 
 
 def make(table: dict[str, Any], seed: int = 1, joint: bool = False) -> Model:
@@ -174,42 +186,47 @@ def make(table: dict[str, Any], seed: int = 1, joint: bool = False) -> Model:
 
 @pytest.fixture(scope="session")
 def pretrained(checkpoint):
-    """A pretrained model from its table, whose name is a shape; in float32, which its layers require."""
+    """A pretrained model from its table, named by architecture; in float32, which its layers require."""
 
     @cache
-    def once(table: str) -> Model:
+    def load(table: str) -> Model:
         table = json.loads(table)
         table["name"] = str(checkpoint(table["name"]))
         torch.manual_seed(1)
         config = Config.model_validate({"model": table})
         return load_pretrained(config.model, config.tokenizer).model.eval()
 
-    return lambda table: copy.deepcopy(once(json.dumps(table)))
+    return lambda table: copy.deepcopy(load(json.dumps(table)))
 
 
 @pytest.fixture(params=MODELS)
-def named(request, pretrained) -> tuple[str, Model]:
+def named_model(request, pretrained) -> tuple[str, Model]:
     table = MODELS[request.param]
-    made = pretrained(table) if table["kind"] == "pretrained" else make(table)
-    return request.param, made
+    model = pretrained(table) if table["kind"] == "pretrained" else make(table)
+    return request.param, model
 
 
 @pytest.fixture
-def model(named) -> Model:
-    return named[1]
+def model(named_model) -> Model:
+    return named_model[1]
 
 
 @pytest.fixture(name="make")
 def make_fixture():
-    """A model from a table, or from the name of one of the small ones."""
+    """Builds a model from a table, or from its name in MODELS."""
     return lambda table, **kw: make(MODELS[table] if isinstance(table, str) else table, **kw)
 
 
 @pytest.fixture(
-    params=["gru-2-both", "transformer-at-rotary", "decoder-only-llama", "decoder-only-space"]
+    params=[
+        "gru-2-bidirectional",
+        "transformer-position-rotary",
+        "decoder-only-llama",
+        "decoder-only-state-space",
+    ]
 )
 def family(request) -> Model:
-    """One model of each family, for what does not depend on the kinds."""
+    """One model of each family, for tests that do not depend on its options."""
     return make(MODELS[request.param])
 
 
@@ -220,8 +237,9 @@ def tables() -> dict[str, dict[str, Any]]:
 
 @pytest.fixture
 def example() -> Example:
-    random = torch.Generator().manual_seed(2)
+    generator = torch.Generator().manual_seed(2)
     batch, longest = len(LENGTHS), max(LENGTHS)
     mask = torch.arange(longest) < torch.tensor(LENGTHS)[:, None]
-    source = torch.randint(1, SOURCE_VOCAB, (batch, longest), generator=random) * mask
-    return Example(source, mask, torch.randint(1, TARGET_VOCAB, (batch, TARGET), generator=random))
+    source = torch.randint(1, SOURCE_VOCAB, (batch, longest), generator=generator) * mask
+    target = torch.randint(1, TARGET_VOCAB, (batch, TARGET_LENGTH), generator=generator)
+    return Example(source, mask, target)

@@ -11,13 +11,13 @@ from regard.models.ablate import NO_KEY, ablate_head, mask_keys, uniform_attenti
 
 # Each computes attention in another way: in one pass, step by step, with a bias, not fused, without softmax.
 KINDS = [
-    "gru-2-both",
+    "gru-2-bidirectional",
     "recurrent-input-feeding",
     "recurrent-tutorial",
     "recurrent-sparsemax",
     "transformer-scaled-dot",
     "transformer-additive",
-    "transformer-at-alibi",
+    "transformer-position-alibi",
     "transformer-none",
 ]
 TRANSFORMERS = [name for name in KINDS if name.startswith("transformer")]
@@ -113,7 +113,7 @@ def test_a_masked_key_equals_a_memory_without_it(kind, example):
     with mask_keys(model.attention_layers()["cross"], keys):
         ablated = logits(model, example)
     for row, length in enumerate(example.lengths):
-        source, mask, target = example.alone(row)
+        source, mask, target = example.unpadded(row)
         with torch.no_grad():
             memory = model.encode(source, mask)
             others = [index for index in range(length) if index != key]

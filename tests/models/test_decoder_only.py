@@ -1,4 +1,4 @@
-"""Decoder-only: one sequence, read in two parts, is the same as read in one."""
+"""Decoder-only: reading source, then target from the cache, equals reading both as one sequence."""
 
 import pytest
 import torch
@@ -9,97 +9,105 @@ from regard.models.kv_cache import KVCache
 from regard.models.mixers import AttentionInputs
 from regard.search import beam, greedy
 
-KINDS = [*(f"at-{kind}" for kind in POSITIONS), "location", "after", "llama", "space", "untied"]
-TIGHT = {"atol": 1e-9, "rtol": 1e-9}
+KINDS = [
+    *(f"position-{kind}" for kind in POSITIONS),
+    "location",
+    "post-norm",
+    "llama",
+    "state-space",
+    "untied",
+]
+TOLERANCE = {"atol": 1e-9, "rtol": 1e-9}
 
 
-def whole(model, source, target):
-    """Logits after each target token, of one sentence, all of it read at once without any cache."""
-    both = torch.cat([source, target], dim=1)
-    at = torch.arange(both.shape[1])[None]
+def forward_at_once(model, source, target):
+    """Logits after each target token of one sentence, read as one sequence without a cache."""
+    position_ids = torch.arange(source.shape[1] + target.shape[1])[None]
     x = model.source_embedding(source), model.target_embedding(target)
-    x = model.position.embed(torch.cat(x, dim=1) * model.scale, at)
-    reading = AttentionInputs(at, at, at[:, None] <= at[..., None])
+    x = model.position.embed(torch.cat(x, dim=1) * model.scale, position_ids)
+    causal = position_ids[:, None] <= position_ids[..., None]
+    inputs = AttentionInputs(position_ids, position_ids, causal)
     for block in model.decoder:
-        x, _ = block(x, reading, block.mixer.init_cache(1), need_weights=False)
+        x, _ = block(x, inputs, block.mixer.init_cache(1), need_weights=False)
     return model.project(model.norm(x)[:, source.shape[1] :])
 
 
 @torch.no_grad()
 @pytest.mark.parametrize("kind", KINDS)
-def test_two_parts_are_one_sequence(kind, make, example):
+def test_source_then_target_equals_one_sequence(kind, make, example):
     model = make(f"decoder-only-{kind}")
-    together = model(example.source, example.mask, example.target)
+    logits = model(example.source, example.mask, example.target)
     for row in range(len(example.lengths)):
-        source, _, target = example.alone(row)
-        found = whole(model, source, target)
-        torch.testing.assert_close(together[row : row + 1], found, **TIGHT)
+        source, _, target = example.unpadded(row)
+        expected = forward_at_once(model, source, target)
+        torch.testing.assert_close(logits[row : row + 1], expected, **TOLERANCE)
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_gradients_through_the_past_are_those_of_one_sequence(kind, make, example):
+def test_gradients_through_the_cache_equal_those_of_one_sequence(kind, make, example):
     model = make(f"decoder-only-{kind}")
-    source, mask, target = example.alone(2)
-    losses = model(source, mask, target), whole(model, source, target)
-    found, wanted = (
+    source, mask, target = example.unpadded(2)
+    grads, expected_grads = (
         torch.autograd.grad(logits.log_softmax(-1)[..., 5].sum(), list(model.parameters()))
-        for logits in losses
+        for logits in (model(source, mask, target), forward_at_once(model, source, target))
     )
     names = [name for name, _ in model.named_parameters()]
-    for name, one, other in zip(names, found, wanted, strict=True):
-        torch.testing.assert_close(one, other, **TIGHT, msg=lambda m, name=name: f"{name}: {m}")
+    for name, grad, expected in zip(names, grads, expected_grads, strict=True):
+        torch.testing.assert_close(
+            grad, expected, **TOLERANCE, msg=lambda m, name=name: f"{name}: {m}"
+        )
 
 
 @pytest.mark.parametrize("grad", [False, True])
-def test_a_past_that_a_gradient_goes_through_is_never_written_over(grad):
+def test_kv_cache_is_not_written_in_place_when_it_requires_grad(grad):
     old, new = torch.randn(2, 3, 5, 7, requires_grad=grad), torch.randn(2, 3, 1, 7)
-    past = KVCache()
-    past.add(old, old)
-    room = past.add(new, new)[0]
-    again = past.add(new, new)[0]
-    assert (again.data_ptr() == room.data_ptr()) != grad
-    assert torch.equal(again, torch.cat([old, new, new], dim=2))
+    cache = KVCache()
+    cache.append(old, old)
+    first = cache.append(new, new)[0]
+    second = cache.append(new, new)[0]
+    assert (second.data_ptr() == first.data_ptr()) != grad
+    assert torch.equal(second, torch.cat([old, new, new], dim=2))
 
 
-def test_the_vocabularies_may_be_joint_or_apart(make):
+def test_vocabularies_may_be_joint_or_separate(make):
     table = {"kind": "decoder-only", "d_model": 12}
-    apart, joint = make(table), make(table, joint=True)
-    assert apart.source_embedding.weight.shape == (23, 12)
+    separate, joint = make(table), make(table, joint=True)
+    assert separate.source_embedding.weight.shape == (23, 12)
     assert joint.source_embedding is joint.target_embedding
-    assert apart.parameter_count - joint.parameter_count == 23 * 12
-    assert len(weights.state_tensors(joint)) == len(weights.state_tensors(apart)) - 1
+    assert separate.parameter_count - joint.parameter_count == 23 * 12
+    assert len(weights.state_tensors(joint)) == len(weights.state_tensors(separate)) - 1
 
 
 @torch.no_grad()
-def test_a_joint_vocabulary_pads_and_steps_alike(make, example):
+def test_stepping_equals_the_full_forward_pass_with_a_joint_vocabulary(make, example):
     model = make("decoder-only-llama", joint=True)
     source = example.source.clamp(max=18)
     state = model.init_state(model.encode(source, example.mask))
-    wanted = model(source, example.mask, example.target)
+    expected = model(source, example.mask, example.target)
     for t in range(5):
         logits, state = model.step(example.target[:, t], state)
-        torch.testing.assert_close(logits, wanted[:, t], **TIGHT)
+        torch.testing.assert_close(logits, expected[:, t], **TOLERANCE)
 
 
-@pytest.mark.parametrize("kind", ["llama", "space", "location"])
-def test_a_search_finds_the_same_in_a_padded_batch_and_alone(kind, make, example):
+@pytest.mark.parametrize("kind", ["llama", "state-space", "location"])
+def test_search_does_not_depend_on_padding(kind, make, example):
     model = make(f"decoder-only-{kind}")
-    limits = torch.full((len(example.lengths),), 7)
+    max_lengths = torch.full((len(example.lengths),), 7)
     memory = model.encode(example.source, example.mask)
-    together = beam(model, memory, limits, 3, 3)
-    assert [best[0].ids for best in beam(model, memory, limits, 1)] == [
-        found.ids for found in greedy(model, memory, limits)
+    batched = beam(model, memory, max_lengths, 3, 3)
+    assert [nbest[0].ids for nbest in beam(model, memory, max_lengths, 1)] == [
+        hypothesis.ids for hypothesis in greedy(model, memory, max_lengths)
     ]
     for row in range(len(example.lengths)):
-        source, mask, _ = example.alone(row)
-        alone = beam(model, model.encode(source, mask), limits[:1], 3, 3)[0]
-        assert [found.ids for found in alone] == [found.ids for found in together[row]]
+        source, mask, _ = example.unpadded(row)
+        single = beam(model, model.encode(source, mask), max_lengths[:1], 3, 3)[0]
+        assert [h.ids for h in single] == [h.ids for h in batched[row]]
 
 
-def test_the_source_is_held_once_however_many_beginnings(make, example):
+def test_hypotheses_share_the_source_cache(make, example):
     model = make("decoder-only-llama")
     with torch.no_grad():
         state = model.init_state(model.encode(example.source, example.mask)).expand(7)
         _, state = model.step(torch.ones(35, dtype=torch.int64), state)
-    assert [past.length for past in state.caches] == [11 + 7] * 2
+    assert [cache.length for cache in state.caches] == [11 + 7] * 2
     assert state.caches[0].keys.shape[0] == 5

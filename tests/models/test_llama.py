@@ -1,4 +1,4 @@
-"""The LLaMA form against Hugging Face's layer, with the same weights."""
+"""A LLaMA-style decoder-only model against Hugging Face's, with the same weights."""
 
 import pytest
 import torch
@@ -6,31 +6,31 @@ from torch import Tensor
 
 transformers = pytest.importorskip("transformers")
 
-WIDTH, HEADS, FEED = 24, 3, 31
+D_MODEL, HEADS, D_FF = 24, 3, 31
 
 
-def halves(weight: Tensor) -> Tensor:
-    """Rows of W_q or W_k for a rotary that pairs i with i + d/2, where ours pairs neighbours."""
-    heads = weight.unflatten(0, (HEADS, -1, 2))  # [heads pairs 2 width]
+def permute_rotary(weight: Tensor) -> Tensor:
+    """Rows of W_q or W_k for a rotary that pairs i with i + d/2, where ours pairs 2i with 2i + 1."""
+    heads = weight.unflatten(0, (HEADS, -1, 2))  # [heads pairs 2 d_model]
     return heads.transpose(1, 2).flatten(0, 2)
 
 
-def theirs(model):
-    """A LLaMA with the model's weights in its layers and its last norm."""
-    sizes = {"hidden_size": WIDTH, "intermediate_size": FEED, "num_hidden_layers": 2}
+def build_llama(model):
+    """A LLaMA with the model's weights in its layers and its final norm."""
+    sizes = {"hidden_size": D_MODEL, "intermediate_size": D_FF, "num_hidden_layers": 2}
     heads = {"num_attention_heads": HEADS, "num_key_value_heads": HEADS}
-    # Its norms compute in float32 whatever they are given: so does all of this comparison.
-    made = transformers.LlamaConfig(
+    # Its norms always compute in float32, so the comparison does too.
+    config = transformers.LlamaConfig(
         **sizes, **heads, vocab_size=19, rms_norm_eps=1e-6, attn_implementation="eager"
     )
-    llama = transformers.LlamaModel(made).eval()
+    llama = transformers.LlamaModel(config).eval()
     for layer, block in zip(llama.layers, model.decoder, strict=True):
-        ours = block.mixer.attention
-        key, value = ours.key_value.weight.chunk(2)
-        layer.self_attn.q_proj.weight.copy_(halves(ours.query.weight))
-        layer.self_attn.k_proj.weight.copy_(halves(key))
+        attention = block.mixer.attention
+        key, value = attention.key_value.weight.chunk(2)
+        layer.self_attn.q_proj.weight.copy_(permute_rotary(attention.query.weight))
+        layer.self_attn.k_proj.weight.copy_(permute_rotary(key))
         layer.self_attn.v_proj.weight.copy_(value)
-        layer.self_attn.o_proj.weight.copy_(ours.output.weight)
+        layer.self_attn.o_proj.weight.copy_(attention.output.weight)
         layer.mlp.gate_proj.weight.copy_(block.feed_forward.gate.weight)
         layer.mlp.up_proj.weight.copy_(block.feed_forward.up.weight)
         layer.mlp.down_proj.weight.copy_(block.feed_forward.down.weight)
@@ -41,25 +41,25 @@ def theirs(model):
 
 
 @torch.no_grad()
-def test_the_llama_form_is_hugging_faces(make, example):
+def test_llama_equals_hugging_faces(make, example):
     model = make(
         {
             "kind": "decoder-only",
-            "d_model": WIDTH,
-            "d_ff": FEED,
+            "d_model": D_MODEL,
+            "d_ff": D_FF,
             "activation": "swiglu",
             "norm": "rms",
             "position": "rotary",
             "attention": {"heads": HEADS},
         }
     ).float()
-    for parameter in model.parameters():  # norms too: away from ones
+    for parameter in model.parameters():  # so that norms are not the identity
         parameter += 0.1 * torch.randn_like(parameter)
-    llama = theirs(model)
+    llama = build_llama(model)
     for row in range(len(example.lengths)):
-        source, mask, target = example.alone(row)
-        both = model.source_embedding(source), model.target_embedding(target)
-        x = torch.cat(both, dim=1) * model.scale
-        wanted = llama(inputs_embeds=x).last_hidden_state
-        found = model.features(model.encode(source, mask), target)
-        torch.testing.assert_close(found, wanted[:, source.shape[1] :], atol=2e-5, rtol=1e-4)
+        source, mask, target = example.unpadded(row)
+        embeddings = model.source_embedding(source), model.target_embedding(target)
+        x = torch.cat(embeddings, dim=1) * model.scale
+        expected = llama(inputs_embeds=x).last_hidden_state
+        features = model.features(model.encode(source, mask), target)
+        torch.testing.assert_close(features, expected[:, source.shape[1] :], atol=2e-5, rtol=1e-4)

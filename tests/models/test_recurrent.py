@@ -1,4 +1,4 @@
-"""The recurrent family against PyTorch's packed modules and the homework's equations."""
+"""Recurrent models against PyTorch's modules on packed sequences and the homework's equations."""
 
 import math
 
@@ -10,142 +10,142 @@ from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 from regard.models.build import CELLS
 from regard.models.recurrent import Cell, last_state, reverse
 
-pytestmark = pytest.mark.usefixtures("no_gradients")
+pytestmark = pytest.mark.usefixtures("no_grad")
 
 
 @pytest.fixture
-def no_gradients():
+def no_grad():
     with torch.no_grad():
         yield
 
 
-def torchs_encoder(model, kind: type, layers: int, both: bool) -> nn.RNNBase:
-    """PyTorch's own stack with our weights."""
+def torch_encoder(model, cell: type, layers: int, bidirectional: bool) -> nn.RNNBase:
+    """PyTorch's multi-layer module with the model's weights."""
     encoder = model.encoder
-    theirs = kind(
+    reference = cell(
         encoder.embedding.embedding_dim,
-        encoder.forwards[0].hidden,
+        encoder.forwards[0].hidden_dim,
         num_layers=layers,
-        bidirectional=both,
+        bidirectional=bidirectional,
         batch_first=True,
     ).double()
     for layer in range(layers):
-        sides = [(encoder.forwards[layer], "")]
-        sides += [(encoder.backwards[layer], "_reverse")] if both else []
-        for ours, suffix in sides:
-            for name, parameter in ours.cell.named_parameters():
-                getattr(theirs, name.replace("_l0", f"_l{layer}") + suffix).copy_(parameter)
-    return theirs
+        directions = [(encoder.forwards[layer], "")]
+        directions += [(encoder.backwards[layer], "_reverse")] if bidirectional else []
+        for module, suffix in directions:
+            for name, parameter in module.cell.named_parameters():
+                getattr(reference, name.replace("_l0", f"_l{layer}") + suffix).copy_(parameter)
+    return reference
 
 
-@pytest.mark.parametrize("both", [True, False])
+@pytest.mark.parametrize("bidirectional", [True, False])
 @pytest.mark.parametrize("layers", [1, 2])
 @pytest.mark.parametrize("cell", CELLS)
-def test_the_encoder_is_torchs_on_packed_sequences(cell, layers, both, make, example):
-    model = make(f"{cell}-{layers}-{'both' if both else 'one'}")
-    theirs = torchs_encoder(model, CELLS[cell], layers, both)
+def test_encoder_equals_pytorchs_on_packed_sequences(cell, layers, bidirectional, make, example):
+    model = make(f"{cell}-{layers}-{'bidirectional' if bidirectional else 'unidirectional'}")
+    reference = torch_encoder(model, CELLS[cell], layers, bidirectional)
     lengths = example.mask.sum(1)
     embedded = model.encoder.embedding(example.source)
     packed = pack_padded_sequence(embedded, lengths, batch_first=True, enforce_sorted=False)
-    output, last = theirs(packed)
-    wanted, _ = pad_packed_sequence(output, batch_first=True)
+    output, last = reference(packed)
+    expected, _ = pad_packed_sequence(output, batch_first=True)
     last = last[0] if cell == "lstm" else last  # [layers * directions, batch, hidden]
-    summary = torch.cat([last[-2], last[-1]], dim=-1) if both else last[-1]
-    states, found = model.encoder(example.source, example.mask)
-    real = example.mask[..., None]
-    torch.testing.assert_close(states * real, wanted * real)
-    torch.testing.assert_close(found, summary)
+    expected_sentence = torch.cat([last[-2], last[-1]], dim=-1) if bidirectional else last[-1]
+    states, sentence = model.encoder(example.source, example.mask)
+    mask = example.mask[..., None]
+    torch.testing.assert_close(states * mask, expected * mask)
+    torch.testing.assert_close(sentence, expected_sentence)
 
 
 @pytest.mark.parametrize("cell", CELLS)
-def test_the_decoder_is_torchs_from_the_bridged_start(cell, make, example):
-    model = make(f"{cell}-2-both")
+def test_decoder_equals_pytorchs_from_the_bridged_state(cell, make, example):
+    model = make(f"{cell}-2-bidirectional")
     memory = model.encode(example.source, example.mask)
-    hidden = model.decoder.cells[0].hidden
-    theirs = CELLS[cell](7, hidden, num_layers=2, batch_first=True).double()
-    for layer, ours in enumerate(model.decoder.cells):
-        for name, parameter in ours.cell.named_parameters():
-            getattr(theirs, name.replace("_l0", f"_l{layer}")).copy_(parameter)
-    _, summary = model.encoder(example.source, example.mask)
-    bridged = torch.relu(summary @ model.bridge.weight.T + model.bridge.bias)
-    start = bridged.reshape(5, 2, -1).transpose(0, 1).contiguous()  # [layers batch state]
+    hidden_dim = model.decoder.cells[0].hidden_dim
+    reference = CELLS[cell](7, hidden_dim, num_layers=2, batch_first=True).double()
+    for layer, module in enumerate(model.decoder.cells):
+        for name, parameter in module.cell.named_parameters():
+            getattr(reference, name.replace("_l0", f"_l{layer}")).copy_(parameter)
+    _, sentence = model.encoder(example.source, example.mask)
+    bridged = torch.relu(sentence @ model.bridge.weight.T + model.bridge.bias)
+    initial = bridged.reshape(5, 2, -1).transpose(0, 1).contiguous()  # [layers batch state]
     if cell == "lstm":
-        start = (start[..., :hidden].contiguous(), start[..., hidden:].contiguous())
-    wanted, _ = theirs(model.embedding(example.target), start)
+        h, c = initial[..., :hidden_dim], initial[..., hidden_dim:]
+        initial = (h.contiguous(), c.contiguous())
+    expected, _ = reference(model.embedding(example.target), initial)
     features = model.features(memory, example.target)
-    torch.testing.assert_close(features[..., -hidden:], wanted)
+    torch.testing.assert_close(features[..., -hidden_dim:], expected)
 
 
-def test_the_whole_model_is_the_homeworks_equations(make, example):
+def test_parallel_form_equals_the_homeworks_equations(make, example):
     """d_0 = s; d_i = GRU(W_d m_i, d_(i-1)); a_i = Attn(d_i, h); logits = W_o [a_i ; d_i] + b_o."""
-    model = make("gru-1-both")
+    model = make("gru-1-bidirectional")
     logits = model(example.source, example.mask, example.target)
-    hidden = model.decoder.cells[0].hidden
-    gru = nn.GRUCell(7, hidden).double()
+    hidden_dim = model.decoder.cells[0].hidden_dim
+    gru = nn.GRUCell(7, hidden_dim).double()
     for name, parameter in model.decoder.cells[0].cell.named_parameters():
         getattr(gru, name.removesuffix("_l0")).copy_(parameter)
     w_q, w_k = model.decoder.attention.query.weight, model.decoder.attention.key.weight
     for row, length in enumerate(example.lengths):
-        states, _ = model.encoder(*example.alone(row)[:2])
+        states, _ = model.encoder(*example.unpadded(row)[:2])
         h = states[0]
-        forwards, backwards = h[length - 1, :hidden], h[0, hidden:]
-        s = torch.relu(model.bridge.weight @ torch.cat([forwards, backwards]) + model.bridge.bias)
-        d = s
+        sentence = torch.cat([h[length - 1, :hidden_dim], h[0, hidden_dim:]])
+        d = torch.relu(model.bridge.weight @ sentence + model.bridge.bias)
         for i, token in enumerate(example.target[row]):
             d = gru(model.embedding.weight[token][None], d[None])[0]
             energy = (h @ w_k.T) @ (w_q @ d) / math.sqrt(len(w_q))
             a = energy.softmax(0) @ h
-            wanted = model.output.weight @ torch.cat([a, d]) + model.output.bias
-            torch.testing.assert_close(logits[row, i], wanted)
+            expected = model.output.weight @ torch.cat([a, d]) + model.output.bias
+            torch.testing.assert_close(logits[row, i], expected)
 
 
 @pytest.mark.parametrize("form", ["input-feeding", "tutorial"])
-def test_the_forms_that_feed_back_are_their_equations(form, make, tables, example):
+def test_stepwise_forms_equal_their_equations(form, make, tables, example):
     """d = cell([x ; last a]) then a, or a from [last d ; x] then d = cell(ReLU(W_c [x ; a] + b_c))."""
-    table = tables["gru-1-both"]
+    table = tables["gru-1-bidirectional"]
     model = make(table | {"decoder": {"kind": form}})
     logits = model(example.source, example.mask, example.target)
-    attention, ours = model.decoder.attention, model.decoder.cells[0].cell
-    gru = nn.GRUCell(ours.input_size, ours.hidden_size).double()
-    for name, parameter in ours.named_parameters():
+    attention, cell = model.decoder.attention, model.decoder.cells[0].cell
+    gru = nn.GRUCell(cell.input_size, cell.hidden_size).double()
+    for name, parameter in cell.named_parameters():
         getattr(gru, name.removesuffix("_l0")).copy_(parameter)
 
-    def look(query: torch.Tensor, h: torch.Tensor) -> torch.Tensor:
+    def attend(query: torch.Tensor, h: torch.Tensor) -> torch.Tensor:
         energy = (h @ attention.key.weight.T) @ (attention.query.weight @ query)
         return (energy / math.sqrt(len(attention.key.weight))).softmax(0) @ h
 
     for row in range(len(example.lengths)):
-        memory = model.encode(*example.alone(row)[:2])
+        memory = model.encode(*example.unpadded(row)[:2])
         h, d = memory.states[0], memory.initial[0, 0]
         a = torch.zeros_like(h[0])
         for i, token in enumerate(example.target[row]):
             x = model.embedding.weight[token]
             if form == "input-feeding":
                 d = gru(torch.cat([x, a])[None], d[None])[0]
-                a = look(d, h)
+                a = attend(d, h)
                 features = torch.cat([a, d])
             else:
-                a = look(torch.cat([d, x]), h)
+                a = attend(torch.cat([d, x]), h)
                 z = torch.relu(model.decoder.combine(torch.cat([x, a])))
                 d = features = gru(z[None], d[None])[0]
-            wanted = model.output.weight @ features + model.output.bias
-            torch.testing.assert_close(logits[row, i], wanted)
+            expected = model.output.weight @ features + model.output.bias
+            torch.testing.assert_close(logits[row, i], expected)
 
 
-def test_positions_are_added_to_the_embedded_source(make, tables, example):
-    with_places = make("recurrent-at-sinusoidal-odd")
-    without = make("gru-1-both")
-    without.load_state_dict(with_places.state_dict())
-    at = torch.arange(11).expand(5, 11)
-    x = with_places.encoder.embedding(example.source)
-    placed = with_places.encoder.position.embed(x, at)
-    assert not torch.allclose(placed, x)
-    wanted = without.encoder.forwards[0].cell(placed)[0]
-    states, _ = with_places.encoder(example.source, example.mask)
-    torch.testing.assert_close(states[..., :29], wanted)
+def test_positions_are_added_to_the_source_embeddings(make, example):
+    model = make("recurrent-position-sinusoidal-odd")
+    without_positions = make("gru-1-bidirectional")
+    without_positions.load_state_dict(model.state_dict())
+    position_ids = torch.arange(11).expand(5, 11)
+    x = model.encoder.embedding(example.source)
+    embedded = model.encoder.position.embed(x, position_ids)
+    assert not torch.allclose(embedded, x)
+    expected = without_positions.encoder.forwards[0].cell(embedded)[0]
+    states, _ = model.encoder(example.source, example.mask)
+    torch.testing.assert_close(states[..., :29], expected)
 
 
-def test_the_bottleneck_lets_nothing_else_through(make, example):
+def test_bottleneck_does_not_read_the_encoder_states(make, example):
     model = make("bottleneck-parallel")
     memory = model.encode(example.source, example.mask)
     before = model.features(memory, example.target)
@@ -155,21 +155,21 @@ def test_the_bottleneck_lets_nothing_else_through(make, example):
 
 
 @pytest.mark.parametrize("cell", CELLS)
-def test_a_cell_read_in_two_parts_is_the_cell_read_whole(cell):
+def test_cell_continues_from_its_state(cell):
     torch.manual_seed(1)
-    ours = Cell(CELLS[cell], 7, 3).double()
+    module = Cell(CELLS[cell], 7, 3).double()
     x = torch.randn(2, 5, 7, dtype=torch.float64)
-    whole, last = ours(x)
-    first, state = ours(x[:, :2])
-    second, end = ours(x[:, 2:], state)
-    torch.testing.assert_close(torch.cat([first, second], dim=1), whole)
-    torch.testing.assert_close(end, last)
+    expected, expected_state = module(x)
+    first, state = module(x[:, :2])
+    second, state = module(x[:, 2:], state)
+    torch.testing.assert_close(torch.cat([first, second], dim=1), expected)
+    torch.testing.assert_close(state, expected_state)
 
 
-def test_reverse_turns_the_real_part_and_is_its_own_inverse():
+def test_reverse_keeps_padding_at_the_end_and_is_its_own_inverse():
     x = torch.arange(10.0).reshape(2, 5, 1)
     mask = torch.tensor([[True] * 5, [True] * 3 + [False] * 2])
-    turned = reverse(x, mask)
-    assert turned[..., 0].tolist() == [[4, 3, 2, 1, 0], [7, 6, 5, 8, 9]]
-    assert torch.equal(reverse(turned, mask), x)
+    reversed_x = reverse(x, mask)
+    assert reversed_x[..., 0].tolist() == [[4, 3, 2, 1, 0], [7, 6, 5, 8, 9]]
+    assert torch.equal(reverse(reversed_x, mask), x)
     assert last_state(x, mask)[:, 0].tolist() == [4, 7]

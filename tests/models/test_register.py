@@ -1,4 +1,4 @@
-"""A user's own kinds, and what the builder says when a table cannot be built."""
+"""User-defined kinds, and the builder's error messages for a table that cannot be built."""
 
 import pytest
 import torch
@@ -8,16 +8,15 @@ from regard import config, presets
 from regard.attention import NORMALISERS, POSITIONS, SCORES, Position, Score
 from regard.errors import UserError
 from regard.models import build
-from regard.models.build import POINTS, find
+from regard.models.build import EXTENSION_POINTS, lookup
 
 
 @pytest.fixture(autouse=True)
-def _clean():
-    """Every registry as it was."""
-    before = {point: dict(registry) for point, registry in POINTS.items()}
+def _restore_registries():
+    before = {point: dict(registry) for point, registry in EXTENSION_POINTS.items()}
     names = {point: set(known) for point, known in config.EXTENSIONS.items()}
     yield
-    for point, registry in POINTS.items():
+    for point, registry in EXTENSION_POINTS.items():
         registry.clear()
         registry.update(before[point])
         config.EXTENSIONS[point] = names[point]
@@ -26,8 +25,8 @@ def _clean():
 class Sharp(Score):
     """e = sharpness * q . k"""
 
-    def __init__(self, query_width: int, key_width: int, sharpness: float = 2.0) -> None:
-        super().__init__(query_width, key_width)
+    def __init__(self, query_dim: int, key_dim: int, sharpness: float = 2.0) -> None:
+        super().__init__(query_dim, key_dim)
         self.sharpness = sharpness
 
     def forward(self, query, keys):
@@ -35,21 +34,21 @@ class Sharp(Score):
 
 
 class Count(Position):
-    """Adds the place itself, times a step."""
+    """Adds the position, times a step."""
 
-    def __init__(self, width: int, heads: int, head_dim: int, step: float) -> None:
-        super().__init__(width, heads, head_dim)
+    def __init__(self, d_model: int, heads: int, head_dim: int, step: float) -> None:
+        super().__init__(d_model, heads, head_dim)
         self.step = step
 
-    def embed(self, x, at):
-        return x + self.step * at[..., None]
+    def embed(self, x, position_ids):
+        return x + self.step * position_ids[..., None]
 
 
 def halves(scores):
     return torch.where(scores > float("-inf"), 0.5, 0.0).to(scores.dtype)
 
 
-def small(model: dict) -> regard.models.Model:
+def build_small(model: dict) -> regard.models.Model:
     torch.manual_seed(1)
     table = presets.validate({"model": model}, "test").model
     return build(table, 11, 13, joint=False)
@@ -64,81 +63,83 @@ TARGET = torch.tensor([[1, 5, 6]])
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_a_score_of_ones_own_is_named_in_a_table_with_its_options(family):
+def test_user_defined_score_with_options(family):
     regard.register(SCORES, "sharp", Sharp)
     scores = {"sharp": {"kind": "sharp", "sharpness": 0.5}, "dot": "dot", "default": "sharp"}
     outputs = {}
     for name, score in scores.items():
         table = FAMILIES[family]
         table = table | {"attention": table.get("attention", {}) | {"score": score}}
-        model = small(table)
+        model = build_small(table)
         outputs[name] = model.eval()(SOURCE, MASK, TARGET)
         assert "cross" in model.attention_weights(SOURCE, MASK, TARGET)
     assert not torch.allclose(outputs["sharp"], outputs["dot"])
     assert not torch.allclose(outputs["sharp"], outputs["default"])
 
 
-def test_a_config_with_a_kind_of_ones_own_survives_toml(tmp_path):
+def test_config_with_a_user_defined_kind_round_trips_through_toml(tmp_path):
     regard.register(SCORES, "sharp", Sharp)
     settings = ["model.attention.score.sharpness=3.5", "model.attention.score.kind=sharp"]
-    made = presets.load("case", settings)
-    assert made.model.attention.score.options == {"sharpness": 3.5}
+    loaded = presets.load("case", settings)
+    assert loaded.model.attention.score.options == {"sharpness": 3.5}
     path = tmp_path / "config.toml"
-    path.write_text(made.to_toml(), "utf-8")
-    assert presets.load(str(path)) == made
+    path.write_text(loaded.to_toml(), "utf-8")
+    assert presets.load(str(path)) == loaded
 
 
-def test_an_option_the_score_does_not_take_is_refused():
+def test_unknown_option_of_a_score_raises_an_error():
     regard.register(SCORES, "sharp", Sharp)
     score = {"kind": "sharp", "sharpnes": 3.0}
     with pytest.raises(UserError, match=r'the score "sharp" does not take .*sharpnes'):
-        small({"attention": {"score": score}})
+        build_small({"attention": {"score": score}})
 
 
-def test_a_normaliser_of_ones_own():
+def test_user_defined_normaliser():
     regard.register(NORMALISERS, "halves", halves)
     for table in FAMILIES.values():
         attention = table.get("attention", {}) | {"normaliser": "halves"}
-        weights = small(table | {"attention": attention}).attention_weights(SOURCE, MASK, TARGET)
+        weights = build_small(table | {"attention": attention}).attention_weights(
+            SOURCE, MASK, TARGET
+        )
         assert (weights["cross"] == 0.5).all()
     with pytest.raises(UserError, match='the normaliser "halves" takes no options'):
-        small({"attention": {"normaliser": {"kind": "halves", "share": 3}}})
+        build_small({"attention": {"normaliser": {"kind": "halves", "fraction": 3}}})
 
 
-def test_a_position_of_ones_own_and_a_missing_option():
+def test_user_defined_position_and_a_missing_option():
     regard.register(POSITIONS, "count", Count)
     table = FAMILIES["transformer"]
-    model = small(table | {"position": {"kind": "count", "step": 0.25}})
-    plain = small(table | {"position": "none"})
+    model = build_small(table | {"position": {"kind": "count", "step": 0.25}})
+    plain = build_small(table | {"position": "none"})
     assert model.position.step == 0.25
     assert not torch.allclose(model.encode(SOURCE, MASK).states, plain.encode(SOURCE, MASK).states)
     encoder = {"position": {"kind": "count", "step": 0.5}}
-    assert small({"encoder": encoder}).encoder.position.step == 0.5
+    assert build_small({"encoder": encoder}).encoder.position.step == 0.5
     with pytest.raises(UserError, match=r'the position "count" does not take \{\}: .*step'):
-        small(table | {"position": "count"})
+        build_small(table | {"position": "count"})
 
 
-def test_a_wrong_kind_is_told_of_those_that_were_registered():
+def test_error_for_an_unknown_kind_lists_registered_kinds():
     attention = {"score": "shrap", "normaliser": "halvse"}
     with pytest.raises(UserError, match=r"score\.kind: .*dummy, location\.") as before:
-        small({"attention": attention})
+        build_small({"attention": attention})
     assert "Did you mean" not in str(before.value)
     regard.register(SCORES, "sharp", Sharp)
-    regard.register(SCORES, "dot", SCORES["dot"])  # again: it is not listed twice
+    regard.register(SCORES, "dot", SCORES["dot"])  # registered twice, listed once
     regard.register(NORMALISERS, "halves", halves)
     with pytest.raises(UserError) as error:
-        small({"attention": attention})
-    said = str(error.value)
-    assert 'got "shrap"; choose scaled-dot, dot, additive' in said
-    assert 'location, sharp. Did you mean "sharp"?' in said
-    assert 'choose softmax, argmax, sparsemax, none, halves. Did you mean "halves"?' in said
+        build_small({"attention": attention})
+    message = str(error.value)
+    assert 'got "shrap"; choose scaled-dot, dot, additive' in message
+    assert 'location, sharp. Did you mean "sharp"?' in message
+    assert 'choose softmax, argmax, sparsemax, none, halves. Did you mean "halves"?' in message
     with pytest.raises(
         UserError, match=r"choose recurrent, transformer, decoder-only, pretrained\."
     ):
-        small({"kind": "telepathy"})
+        build_small({"kind": "telepathy"})
 
 
-def test_register_twice_is_fine_with_the_same_kind_and_refused_with_another():
+def test_registering_another_kind_under_the_same_name_raises_an_error():
     regard.register(SCORES, "sharp", Sharp)
     regard.register(SCORES, "sharp", Sharp)
     with pytest.raises(UserError, match='there is a score "dot" already: choose another name'):
@@ -146,30 +147,30 @@ def test_register_twice_is_fine_with_the_same_kind_and_refused_with_another():
     assert SCORES["dot"] is not Sharp
 
 
-def test_register_wants_a_registry():
+def test_register_takes_a_registry():
     with pytest.raises(UserError, match="SCORES, NORMALISERS or POSITIONS"):
         regard.register({}, "mine", Sharp)
 
 
-def test_a_kind_that_is_not_installed_is_named():
-    with pytest.raises(UserError, match=r'no score "shrap" is installed here. Known: dummy, mean,'):
-        find("score", "shrap")
+def test_lookup_of_an_unknown_kind_raises_an_error():
+    with pytest.raises(UserError, match=r'no score "shrap" is installed. Known: dummy, mean,'):
+        lookup("score", "shrap")
 
 
-def test_a_name_that_the_builder_keeps_is_taken():
+def test_reserved_name_cannot_be_registered():
     with pytest.raises(UserError, match='there is a position "interleaved" already'):
         regard.register(POSITIONS, "interleaved", Count)
 
 
 class Everywhere(Count):
-    """Speaks in two places, with something to learn in each."""
+    """Acts in `embed` and `bias`, with a parameter in both."""
 
-    def __init__(self, width: int, heads: int, head_dim: int, step: float = 0.5) -> None:
-        super().__init__(width, heads, head_dim, step)
+    def __init__(self, d_model: int, heads: int, head_dim: int, step: float = 0.5) -> None:
+        super().__init__(d_model, heads, head_dim, step)
         self.strength = torch.nn.Parameter(torch.ones(()))
 
-    def embed(self, x, at):
-        return x + self.strength * at[..., None]
+    def embed(self, x, position_ids):
+        return x + self.strength * position_ids[..., None]
 
     def bias(self, query, query_position_ids, key_position_ids):
         bias = self.strength * (
@@ -178,42 +179,46 @@ class Everywhere(Count):
         return bias.expand(-1, query.shape[1], -1, -1)
 
 
-def test_a_layer_holds_only_the_positions_that_speak_in_it():
+def test_a_layer_has_only_the_positions_that_act_in_it():
     regard.register(POSITIONS, "count", Count)
     regard.register(POSITIONS, "everywhere", Everywhere)
     table = FAMILIES["transformer"]
-    for kind, spoken in {"count": (True, False), "everywhere": (True, True)}.items():
-        model = small(table | {"position": {"kind": kind, "step": 0.5}})
+    for kind, (in_embedding, in_layers) in {
+        "count": (True, False),
+        "everywhere": (True, True),
+    }.items():
+        model = build_small(table | {"position": {"kind": kind, "step": 0.5}})
         layers = [block.mixer.attention.position for block in (*model.encoder, *model.decoder)]
-        assert isinstance(model.position, Count) == spoken[0]
-        assert {isinstance(layer, Count) for layer in layers} == {spoken[1]}
+        assert isinstance(model.position, Count) == in_embedding
+        assert {isinstance(layer, Count) for layer in layers} == {in_layers}
         assert all(type(block.cross_attention.position) is Position for block in model.decoder)
 
 
-@pytest.mark.parametrize("every", [2, 3])
-def test_interleaved_leaves_out_every_nth_layer(every):
-    place = {
+@pytest.mark.parametrize("nope_interval", [2, 3])
+def test_interleaved_has_no_position_in_every_nth_layer(nope_interval):
+    position = {
         "kind": "interleaved",
-        "nope_interval": every,
+        "nope_interval": nope_interval,
         "base": 100.0,
         "scaling": "ntk",
         "factor": 2.0,
     }
-    stacks = {"encoder": {"layers": 7}, "decoder": {"layers": 2}}
-    model = small(FAMILIES["transformer"] | stacks | {"position": place})
+    layers = {"encoder": {"layers": 7}, "decoder": {"layers": 2}}
+    model = build_small(FAMILIES["transformer"] | layers | {"position": position})
     kinds = [type(block.mixer.attention.position) for block in model.encoder]
-    wanted = [Position if n % every == 0 else POSITIONS["rotary"] for n in range(1, 8)]
-    assert kinds == wanted
+    assert kinds == [
+        Position if n % nope_interval == 0 else POSITIONS["rotary"] for n in range(1, 8)
+    ]
     assert type(model.decoder[0].mixer.attention.position) is POSITIONS["rotary"]
-    assert (type(model.decoder[1].mixer.attention.position) is Position) == (every == 2)
+    assert (type(model.decoder[1].mixer.attention.position) is Position) == (nope_interval == 2)
     assert type(model.position) is Position
-    alone = config.Rotary(**{k: v for k, v in place.items() if k not in ("kind", "every")})
-    rotary = POSITIONS["rotary"](12, 3, 4, **alone.options)
+    options = {k: v for k, v in position.items() if k not in ("kind", "nope_interval")}
+    rotary = POSITIONS["rotary"](12, 3, 4, **config.Rotary(**options).options)
     assert torch.equal(model.encoder[0].mixer.attention.position.omega, rotary.omega)
 
 
-class Farness(Position):
-    """Speaks in self-attention alone."""
+class Distance(Position):
+    """Acts in self-attention only."""
 
     def bias(self, query, query_position_ids, key_position_ids):
         distance = query_position_ids[:, None, :, None] - key_position_ids[:, None, None, :]
@@ -223,14 +228,14 @@ class Farness(Position):
 @pytest.mark.parametrize(
     "table",
     [
-        {"kind": "recurrent", "encoder": {"position": "farness"}},
-        {"kind": "decoder-only", "mixer": "state-space", "position": "farness"},
-        {"kind": "transformer", "mixer": "state-space", "position": "farness"},
+        {"kind": "recurrent", "encoder": {"position": "distance"}},
+        {"kind": "decoder-only", "mixer": "state-space", "position": "distance"},
+        {"kind": "transformer", "mixer": "state-space", "position": "distance"},
     ],
 )
-def test_a_position_that_could_not_be_heard_is_refused(table):
-    regard.register(POSITIONS, "farness", Farness)
-    with pytest.raises(UserError, match='the position "farness" speaks in self-attention, which'):
-        small(table)
-    attends = small({"kind": "decoder-only", "d_model": 12, "position": "farness"})
-    assert attends(SOURCE, MASK, TARGET).shape == (1, 3, 13)
+def test_position_that_needs_self_attention_raises_an_error_without_it(table):
+    regard.register(POSITIONS, "distance", Distance)
+    with pytest.raises(UserError, match='the position "distance" acts in self-attention, and this'):
+        build_small(table)
+    model = build_small({"kind": "decoder-only", "d_model": 12, "position": "distance"})
+    assert model(SOURCE, MASK, TARGET).shape == (1, 3, 13)

@@ -36,7 +36,9 @@ def test_vocabulary_parameters_have_a_row_for_each_token(tables):
             assert {len(p) for p in model.vocab_parameters()[side]} == {size}
 
 
-@pytest.mark.parametrize("name", ["gru-2-both", "transformer-untied", "decoder-only-llama"])
+@pytest.mark.parametrize(
+    "name", ["gru-2-bidirectional", "transformer-untied", "decoder-only-llama"]
+)
 def test_a_joint_vocabulary(tables, name):
     model, changed = build_two(tables[name], (7, 7), (13, 13), joint=True)
     assert changed == vocab_names(model, "source") | vocab_names(model, "target")

@@ -53,8 +53,8 @@ def test_translator_starts_from_the_pretrained_run(pretrained, regard):
     assert result.code == 0, result.err
     card = json.loads((here / "run" / "card.json").read_text("utf-8"))
     pieces = card["init"]["pieces"]["joint"]
-    assert pieces["kept"] >= 260  # the special tokens and the 256 bytes
-    copied = f"{pieces['kept']} of {sum(pieces.values())} token embeddings are copied from"
+    assert pieces["copied"] >= 260  # the special tokens and the 256 bytes
+    copied = f"{pieces['copied']} of {sum(pieces.values())} token embeddings are copied from"
     assert f"{copied} {here / 'base'}" in result.out
     # Three sentences of val, ignoring case, are in the pretraining text.
     assert card["init"]["overlap"] == {"val": {"source": 3, "target": 3}}

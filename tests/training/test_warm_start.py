@@ -85,7 +85,7 @@ def test_rows_are_copied_by_token_and_other_weights_by_name(base, warm, family, 
     for side, recorded in pieces.items():
         size = new.target.vocab_size if side != "source" else new.source.vocab_size
         copied = counts["source" if side == "source" else "target"]
-        assert recorded == {"kept": copied, "fresh": size - copied}
+        assert recorded == {"copied": copied, "new": size - copied}
         noun = "token embeddings" if joint else f"{side} token embeddings"
         line = f"{copied} of {size} {noun} are copied from {source.name}, {size - copied} are newly"
         assert any(message.startswith(line) for message in warm_start.messages)

@@ -61,7 +61,10 @@ COLUMNS: dict[str, Column] = {
     "bits_per_character": mean_column("bits/character", "bits_per_character", "{:.3f}"),
     "parameters": mean_column("parameters", "parameters", "{:,.0f}"),
     "trainable": mean_column(
-        "trainable", "learned_parameters", "{:,.0f}", "trainable: parameters that training updates"
+        "trainable",
+        "trainable_parameters",
+        "{:,.0f}",
+        "trainable: parameters that training updates",
     ),
     "cache": mean_column(
         "cache bytes/token",

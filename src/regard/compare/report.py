@@ -111,7 +111,7 @@ def collect_results(label: str, runs: Sequence[Run], split: str) -> dict[str, An
             *(
                 "val_loss",
                 "parameters",
-                "learned_parameters",
+                "trainable_parameters",
                 "training_seconds",
                 "tokens_per_second",
             ),

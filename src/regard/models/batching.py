@@ -7,7 +7,7 @@ from regard.text.batch import BatchSampler, EncodedPairs
 def batch_rows(model: Model, encoded: EncodedPairs, max_tokens: int) -> list[list[int]]:
     """Row numbers of each batch; single rows where padding would exceed the model's maximum length."""
     batches = BatchSampler(encoded, max_tokens, len(encoded) or 1, seed=0).in_order()
-    lengths = encoded.lengths()
+    lengths = encoded.lengths()  # (target, source)
 
     def fits(rows: list[int]) -> bool:
         longest = 1 + max(lengths[row][0] for row in rows)

@@ -48,7 +48,7 @@ RESERVED = {("position", "interleaved")}  # composed here from other kinds, so i
 
 
 def register(registry: dict[str, Any], name: str, kind: Any) -> None:
-    """Add your own kind: `register(SCORES, "mine", Mine)`; then name it in a TOML file like ours."""
+    """Add your own kind: `register(SCORES, "mine", Mine)`. A config can then name it like a built-in."""
     point = next((point for point, known in EXTENSION_POINTS.items() if known is registry), None)
     if point is None:
         raise UserError("register takes one of regard.attention's SCORES, NORMALISERS or POSITIONS")
@@ -70,7 +70,7 @@ def lookup(point: str, name: str) -> Any:
 
 
 def build_kind(point: str, table: Any, *arguments: Any) -> Any:
-    """The object for a table. Only a user-defined kind can reject its options."""
+    """The object that a table describes. Only a user-defined kind can reject its options."""
     kind = lookup(point, table.kind)
     try:
         return kind(*arguments, **table.options)
@@ -95,7 +95,7 @@ def build_normaliser(table: Any) -> Normaliser:
 
 
 def check_embeds(table: Any) -> Any:
-    """The table of a position, if a model without self-attention can use it: it must act in `embed`."""
+    """The table of a position, checked for a model without self-attention: it must act in `embed`."""
     kind = lookup("position", table.kind)
     if kind is not Position and kind.embed is Position.embed:
         raise UserError(
@@ -199,19 +199,19 @@ class TransformerParts:
             )
         return SelfAttention(build_heads(self.table, layer))
 
-    def common(self) -> tuple[Any, ...]:
-        """The arguments that all blocks share: feed-forward network, norm, norm position, dropout."""
+    def block_arguments(self) -> tuple[Any, ...]:
+        """The arguments of every block: feed-forward network, norm, norm position, dropout."""
         table = self.table
         feed_forward = FEED_FORWARDS[table.activation](self.d_model, table.d_ff, table.dropout)
         norm = partial(NORMS[table.norm], self.d_model)
         return feed_forward, norm, self.pre_norm, table.dropout
 
     def block(self, layer: int, causal: bool) -> Block:
-        return Block(self.mixer(layer, causal), *self.common())
+        return Block(self.mixer(layer, causal), *self.block_arguments())
 
     def cross_block(self, layer: int) -> CrossBlock:
         mixer = self.mixer(layer, causal=True)
-        return CrossBlock(mixer, build_heads(self.table, None), *self.common())
+        return CrossBlock(mixer, build_heads(self.table, None), *self.block_arguments())
 
     def final_norm(self) -> nn.Module:
         """After the last block; a post-norm block ends with a norm already."""

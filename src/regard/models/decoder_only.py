@@ -1,8 +1,8 @@
 """Decoder-only Transformer: source and target in one sequence with causal self-attention.
 
-    w_1 .. w_n <end> <begin> m_1 .. m_k        loss on what follows <begin>
+    w_1 .. w_n <end> <begin> m_1 .. m_k        loss on the tokens after <begin>
 
-The source is read once; the target continues from the caches that it leaves in every layer.
+The source is read once; the target continues from the cache of each layer.
 """
 
 from dataclasses import dataclass, replace
@@ -89,14 +89,14 @@ class DecoderOnly(TransformerBase[DecoderOnlyMemory, TransformerState]):
         memory, source_weights = self._encode(source, mask, need_weights=True)
         state = self.init_state(memory)
         _, target_weights = self._decode_target(target, state, need_weights=True)
-        on_source = [w for w in source_weights if w is not None]
-        on_both = [w for w in target_weights if w is not None]
-        if not on_both:  # a state space has no weights
+        source_layers = [w for w in source_weights if w is not None]
+        target_layers = [w for w in target_weights if w is not None]
+        if not target_layers:  # a state space has no weights
             return {}
-        weights, length = torch.stack(on_both, dim=1), source.shape[1]
+        weights, length = torch.stack(target_layers, dim=1), source.shape[1]
         return {
             "cross": weights[..., :length],
-            "encoder": torch.stack(on_source, dim=1),
+            "encoder": torch.stack(source_layers, dim=1),
             "decoder": weights[..., length:],
         }
 
@@ -119,7 +119,7 @@ class DecoderOnly(TransformerBase[DecoderOnlyMemory, TransformerState]):
     def _decode_target(
         self, target: Target, state: TransformerState, need_weights: bool
     ) -> tuple[Sequence, list[Weights]]:
-        """A target, or its continuation, at once."""
+        """Read a target, or its continuation, at once."""
         inputs = state.append_tokens(target.shape[1])
         x = self._embed(self.target_embedding, target, inputs.position_ids)
         return self._run_blocks(x, inputs, state.caches, need_weights)

@@ -1,4 +1,4 @@
-"""The model interface, and the records that search passes around without looking inside."""
+"""The model interface, and the records that search handles without knowing their contents."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
@@ -14,7 +14,7 @@ from regard.linear import LinearBackend
 Source = Int[Tensor, "batch source"]
 SourceMask = Bool[Tensor, "batch source"]
 Target = Int[Tensor, "batch target"]
-Rows = Int[Tensor, " rows"]
+Rows = Int[Tensor, " rows"]  # one token or index for each row
 Logits = Float[Tensor, "rows vocab"]
 
 R = TypeVar("R", bound="Record")
@@ -23,7 +23,7 @@ D = TypeVar("D", bound="DecoderState")
 
 @dataclass
 class Record:
-    """Batch-first tensors, alone, in tuples, or in nested records.
+    """A dataclass of batch-first tensors, tuples of them, and nested records.
 
     `select` consumes the record (a cache may be updated in place); `copy` branches.
     """
@@ -67,8 +67,8 @@ def map_tensors(function: Callable[[Tensor], Tensor], value: object) -> object:
 class DecoderState(Record, ABC):
     """The decoder's state for one or several hypotheses per sentence.
 
-    `step` takes and returns one row per hypothesis, those of a sentence next to each other. What depends
-    on the sentence alone is stored once, however many hypotheses share it.
+    `step` takes and returns one row per hypothesis, those of a sentence next to each other. Tensors that
+    depend only on the sentence are stored once and shared by its hypotheses.
     """
 
     @abstractmethod
@@ -77,7 +77,7 @@ class DecoderState(Record, ABC):
 
     @abstractmethod
     def reorder(self: D, beam_indices: Int[Tensor, "batch beam"]) -> D:
-        """Hypothesis i of a sentence continues what was its hypothesis beam_indices[i]."""
+        """Hypothesis i of a sentence in the result is its hypothesis beam_indices[i] in this state."""
 
 
 @dataclass
@@ -95,7 +95,7 @@ S = TypeVar("S", bound=DecoderState)
 
 @runtime_checkable
 class AttentionLayer(Protocol):
-    """An attention layer as far as it can be patched: how its scores become weights."""
+    """The part of an attention layer that can be patched: how its scores become weights."""
 
     normalise: Normaliser
 
@@ -115,7 +115,7 @@ class Model(nn.Module, ABC, Generic[M, S]):
 
     @abstractmethod
     def encode(self, source: Source, mask: SourceMask) -> M:
-        """Read the source."""
+        """Encode the source."""
 
     @abstractmethod
     def init_state(self, memory: M) -> S:
@@ -138,7 +138,7 @@ class Model(nn.Module, ABC, Generic[M, S]):
     def output_projection(
         self,
     ) -> tuple[Float[Tensor, "vocab features"], Float[Tensor, " vocab"] | None]:
-        """(W, b) of logits = W features + b. A loss that has them need not store all logits."""
+        """(W, b) of logits = W features + b; with them, a loss can avoid storing all logits."""
 
     def project(self, features: Float[Tensor, "*rows features"]) -> Float[Tensor, "*rows vocab"]:
         """Features to logits."""
@@ -155,7 +155,7 @@ class Model(nn.Module, ABC, Generic[M, S]):
         return {"source": [], "target": []}
 
     def attention_layers(self) -> dict[str, list[AttentionLayer]]:
-        """The layers that compute those weights, by mechanism, first layer first."""
+        """The layers that compute the attention weights, by mechanism, in order."""
         return {}
 
     def forward(

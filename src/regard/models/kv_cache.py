@@ -15,7 +15,7 @@ CachedHeads = Float[Tensor, "batch kv_heads cached _"]
 
 @dataclass
 class KVCache(DecoderState):
-    """Keys and values of the tokens read so far, in a buffer that doubles and is written in place.
+    """Keys and values of the tokens read so far, in a buffer that grows by doubling and is written in place.
 
     All hypotheses of a sentence share it: a mask selects those of each hypothesis, and reordering
     hypotheses changes only that mask.
@@ -28,7 +28,7 @@ class KVCache(DecoderState):
     def append(self, keys: Heads, values: Heads) -> tuple[CachedHeads, CachedHeads]:
         """All keys and values so far, the new ones included."""
         if self.keys is None or self.values is None:
-            # A text read at once needs no buffer, whose copy would enter the backward pass.
+            # A sequence read at once needs no buffer, whose copy would be part of the backward pass.
             self.keys, self.values, self.length = keys, values, keys.shape[2]
             return keys, values
         start, end = self.length, self.length + keys.shape[2]

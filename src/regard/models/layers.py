@@ -120,7 +120,7 @@ class Block(nn.Module):
 
 
 class CrossBlock(Block):
-    """The same with cross-attention to the source in between."""
+    """A block with cross-attention to the source between mixer and feed-forward network."""
 
     def __init__(
         self,

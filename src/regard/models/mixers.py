@@ -2,8 +2,8 @@
 
     y = mixer(x, inputs, cache)
 
-A mixer reads tokens after those in its cache: a whole text, its continuation, or one token for each of
-several hypotheses. It appends what it has read to the cache.
+A mixer reads the tokens that follow those in its cache, and appends them to it: a whole sequence, its
+continuation, or one token for each of several hypotheses.
 """
 
 from abc import ABC, abstractmethod
@@ -29,13 +29,13 @@ class AttentionInputs:
 
     position_ids: Int[Tensor, "batch length"]
     key_position_ids: Int[Tensor, "batch cached"]
-    """Positions of all tokens in the cache, these included."""
+    """Positions of all cached tokens, including these."""
     mask: Bool[Tensor, "batch queries cached"] | None = None
     """Which cached tokens each token may attend to; None: all."""
     padding_mask: Bool[Tensor, "batch length"] | None = None
     """True for real tokens; None: no padding."""
     one_per_hypothesis: bool = False
-    """Are the tokens the next token of each hypothesis, rather than consecutive tokens of one?"""
+    """True: one token for each hypothesis; False: consecutive tokens of one hypothesis."""
 
 
 class TokenMixer(nn.Module, ABC):
@@ -49,10 +49,10 @@ class TokenMixer(nn.Module, ABC):
     def forward(
         self, x: Sequence, inputs: AttentionInputs, cache: Any, need_weights: bool
     ) -> tuple[Sequence, Weights]:
-        """(output, attention weights); None without `need_weights`, and for a mixer without attention."""
+        """(output, attention weights); no weights without `need_weights` or without attention."""
 
     def attention_layers(self) -> list[AttentionLayer]:
-        """The layers that compute those weights."""
+        """The layers that compute the attention weights."""
         return []
 
 
@@ -154,14 +154,14 @@ class CausalStateSpace(TokenMixer):
 
 
 class BidirectionalStateSpace(TokenMixer):
-    """Two state-space layers over a whole text, one in each direction; their outputs are added."""
+    """Two state-space layers over a whole sequence, one in each direction; their outputs are added."""
 
     def __init__(self, forwards: StateSpace, backwards: StateSpace) -> None:
         super().__init__()
         self.forwards, self.backwards = forwards, backwards
 
     def init_cache(self, batch: int) -> KVCache:
-        return KVCache()  # unused: the text is read at once
+        return KVCache()  # unused: the whole sequence is read at once
 
     def forward(
         self, x: Sequence, inputs: AttentionInputs, cache: KVCache, need_weights: bool

@@ -1,4 +1,4 @@
-"""Three forms of a recurrent decoder. Each reads a whole target, or one token after its state.
+"""Three forms of a recurrent decoder. Each reads a whole target, or one token at a time.
 
     parallel        d_i = cell(x_i, d_(i-1))               a_i = Attn(d_i, H)             out = [a_i ; d_i]
     input-feeding   d_i = cell([x_i ; a_(i-1)], d_(i-1))   a_i = Attn(d_i, H)             out = [a_i ; d_i]

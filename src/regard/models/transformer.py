@@ -115,7 +115,7 @@ class Transformer(TransformerBase[Memory, EncoderDecoderState]):
     def _decode_target(
         self, target: Target, state: EncoderDecoderState, need_weights: bool
     ) -> tuple[Sequence, list[tuple[Weights, CrossWeights]]]:
-        """A target, or its continuation, at once."""
+        """Read a target, or its continuation, at once."""
         return self._decode(target, state.append_tokens(target.shape[1]), state, need_weights)
 
     def _decode(

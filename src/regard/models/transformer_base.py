@@ -1,4 +1,4 @@
-"""What encoder-decoder and decoder-only Transformers share: decoder state, embeddings, output projection."""
+"""Shared by encoder-decoder and decoder-only Transformers: decoder state, embeddings, output projection."""
 
 import math
 from dataclasses import dataclass, replace
@@ -52,9 +52,10 @@ class TransformerState(DecoderState):
         self.key_position_ids = torch.cat([self.key_position_ids, position_ids], dim=1)
         self.next_position_ids = self.next_position_ids + 1
         if self.cache_mask is not None:
-            itself = torch.eye(beam, dtype=torch.bool, device=position_ids.device)
-            itself = itself.expand(len(position_ids), -1, -1)
-            self.cache_mask = torch.cat([self.cache_mask, itself], dim=-1)
+            # Each new token belongs to one hypothesis.
+            new = torch.eye(beam, dtype=torch.bool, device=position_ids.device)
+            new = new.expand(len(position_ids), -1, -1)
+            self.cache_mask = torch.cat([self.cache_mask, new], dim=-1)
         return AttentionInputs(
             position_ids, self.key_position_ids, self.cache_mask, one_per_hypothesis=True
         )

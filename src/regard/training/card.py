@@ -35,7 +35,7 @@ def build_card(
         "init": start.get("init"),
         "figures": {
             "parameters": model.parameter_count,
-            "learned_parameters": model.trainable_count,
+            "trainable_parameters": model.trainable_count,
             "val_loss": progress.best_loss,
             "val_bleu_lower": progress.best_score
             if config.training.checkpoint_metric == "bleu"

@@ -81,7 +81,7 @@ class SourceCheckpoint:
         for side in ("source", "target"):
             old, new = getattr(self.tokenizers, side), getattr(tokenizers, side)
             old_ids, new_ids = shared_token_ids(old, new)
-            counts[side] = {"kept": len(new_ids), "fresh": new.vocab_size - len(new_ids)}
+            counts[side] = {"copied": len(new_ids), "new": new.vocab_size - len(new_ids)}
             for to, source in zip(new_tables[side], old_tables[side], strict=True):
                 to[new_ids] = source[old_ids].to(to.device)
         copied = {id(parameter) for tables in new_tables.values() for parameter in tables}
@@ -184,8 +184,8 @@ def suggest_source(name: str) -> str:
 def describe_tokens(name: str, side: str, counts: dict[str, int]) -> str:
     side = "" if side == "joint" else f"{side} "
     return (
-        f"{counts['kept']:,} of {sum(counts.values()):,} {side}token embeddings are copied from "
-        f"{name}, {counts['fresh']:,} are newly initialised"
+        f"{counts['copied']:,} of {sum(counts.values()):,} {side}token embeddings are copied from "
+        f"{name}, {counts['new']:,} are newly initialised"
     )
 
 

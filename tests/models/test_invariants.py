@@ -1,0 +1,211 @@
+"""Invariants of every model, whatever its options."""
+
+import pytest
+import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
+
+from regard.config import Config
+from regard.models import build
+
+TOLERANCE = {torch.float64: 1e-9, torch.float32: 1e-5}
+
+
+def assert_close(output: torch.Tensor, expected: torch.Tensor) -> None:
+    tolerance = TOLERANCE[expected.dtype]
+    torch.testing.assert_close(output, expected, atol=tolerance, rtol=tolerance)
+
+
+@pytest.fixture(autouse=True)
+def _no_grad():
+    with torch.no_grad():
+        yield
+
+
+def run_steps(model, state, target):
+    """Logits after each target token, one step at a time, and the last state."""
+    logits = []
+    for tokens in target.T:
+        step_logits, state = model.step(tokens, state)
+        logits.append(step_logits)
+    return torch.stack(logits, dim=1) if logits else None, state
+
+
+def test_padding_does_not_change_the_output(model, example):
+    memory = model.encode(example.source, example.mask)
+    logits = model(example.source, example.mask, example.target)
+    for row, length in enumerate(example.lengths):
+        source, mask, target = example.unpadded(row)
+        assert_close(memory.states[row : row + 1, :length], model.encode(source, mask).states)
+        assert_close(logits[row : row + 1], model(source, mask, target))
+
+
+def test_token_ids_of_padding_do_not_matter(model, example):
+    garbage = torch.where(example.mask, example.source, 22)
+    longer = torch.nn.functional.pad(garbage, (0, 3), value=21)
+    mask = torch.nn.functional.pad(example.mask, (0, 3), value=False)
+    expected = model(example.source, example.mask, example.target)
+    assert_close(model(longer, mask, example.target), expected)
+
+
+def test_batch_size_and_order_do_not_change_the_output(model, example):
+    logits = model(example.source, example.mask, example.target)
+    rows = torch.tensor([4, 0, 2, 1, 3, 0])
+    reordered = model(example.source[rows], example.mask[rows], example.target[rows])
+    assert_close(reordered, logits[rows])
+    for row in range(len(example.lengths)):
+        one = slice(row, row + 1)
+        single = model(example.source[one], example.mask[one], example.target[one])
+        assert_close(single, logits[one])
+
+
+def test_batch_size_changes_little_in_float32(family, example):
+    model = family.float()
+    logits = model(example.source, example.mask, example.target)
+    for row in range(len(example.lengths)):
+        single = model(*example.unpadded(row))
+        torch.testing.assert_close(logits[row : row + 1], single, atol=1e-5, rtol=0)
+
+
+@pytest.mark.parametrize("t", [0, 1, 9, 16])
+def test_future_tokens_do_not_affect_earlier_outputs(model, example, t):
+    before = model(example.source, example.mask, example.target)
+    changed = example.target.clone()
+    changed[:, t] = changed[:, t] % 18 + 1
+    after = model(example.source, example.mask, changed)
+    assert_close(after[:, :t], before[:, :t])
+    assert (after[:, t] - before[:, t]).abs().amax(-1).min() > 1e-6
+
+
+def test_output_depends_on_the_source(named_model, example):
+    name, model = named_model
+    before = model(example.source, example.mask, example.target)
+    after = model(example.source % 22 + 1, example.mask, example.target)
+    if name in ("transformer-dummy", "decoder-only-dummy"):  # only attention reaches the source
+        assert_close(after, before)
+    else:
+        assert (after - before).abs().amax((1, 2)).min() > 1e-6
+
+
+def test_stepping_equals_the_full_forward_pass(model, example):
+    memory = model.encode(example.source, example.mask)
+    logits, _ = run_steps(model, model.init_state(memory), example.target)
+    assert_close(logits, model(example.source, example.mask, example.target))
+
+
+@pytest.mark.parametrize("t", [0, 1, 2, 9])
+def test_select_selects_rows(model, example, t):
+    state = model.init_state(model.encode(example.source, example.mask))
+    _, state = run_steps(model, state, example.target[:, :t])
+    rows = torch.tensor([3, 0, 0, 4, 2, 3, 1])  # permuted, some repeated
+    state = state.select(rows)
+    generator = torch.Generator().manual_seed(3)
+    tail = torch.randint(1, 19, (len(rows), 5), generator=generator)  # repeated rows diverge
+    first, state = run_steps(model, state, tail[:, :3])
+    subset = torch.tensor([5, 1, 2])
+    second, _ = run_steps(model, state.select(subset), tail[subset, 3:])
+    target = torch.cat([example.target[rows, :t], tail], dim=1)
+    expected = model(example.source[rows], example.mask[rows], target)[:, t:]
+    assert_close(first, expected[:, :3])
+    assert_close(second, expected[subset, 3:])
+
+
+@pytest.mark.parametrize("t", [0, 2])
+def test_hypotheses_of_a_sentence_are_independent(model, example, t):
+    beam, generator = 3, torch.Generator().manual_seed(3)
+    batch = len(example.lengths)
+    memory = model.encode(example.source, example.mask)
+    _, state = run_steps(model, model.init_state(memory), example.target[:, :t])
+    state = state.expand(beam)
+    hypotheses = example.target[:, None, :t].expand(-1, beam, -1)
+    sentences = torch.arange(batch)
+    for step in range(5):
+        tokens = torch.randint(1, 19, (len(sentences), beam), generator=generator)
+        logits, state = model.step(tokens.flatten(), state)
+        hypotheses = torch.cat([hypotheses, tokens[..., None]], dim=-1)
+        rows = sentences.repeat_interleave(beam)
+        expected = model(example.source[rows], example.mask[rows], hypotheses.flatten(0, 1))
+        assert_close(logits, expected[:, -1])
+        # Some hypotheses are repeated, some dropped.
+        beam_indices = torch.randint(0, beam, tokens.shape, generator=generator)
+        state = state.reorder(beam_indices)
+        hypotheses = hypotheses.gather(1, beam_indices[..., None].expand_as(hypotheses))
+        if step == 2:
+            selected = torch.tensor([4, 0, 2])  # each sentence with all its hypotheses
+            state, hypotheses = state.select(selected), hypotheses[selected]
+            sentences = sentences[selected]
+        if step == 3:
+            state = state.copy()
+
+
+def test_expand_by_one_and_identity_reorder_change_nothing(model, example):
+    memory = model.encode(example.source, example.mask)
+    expected, _ = run_steps(model, model.init_state(memory), example.target[:, :5])
+    _, state = run_steps(model, model.init_state(memory), example.target[:, :2])
+    identity = torch.zeros(len(example.lengths), 1, dtype=torch.int64)
+    state = state.reorder(identity).expand(1).reorder(identity)
+    assert_close(run_steps(model, state, example.target[:, 2:5])[0], expected[:, 2:])
+
+
+@pytest.mark.parametrize("t", [0, 1, 3])
+@pytest.mark.parametrize("first", ["original", "copy"])
+def test_copy_branches(model, example, t, first):
+    state = model.init_state(model.encode(example.source, example.mask))
+    _, state = run_steps(model, state, example.target[:, :t])
+    branches = {"original": state, "copy": state.copy()}
+    tails = {"original": example.target[:, t : t + 4], "copy": example.target[:, t + 4 : t + 8]}
+    order = [first, *(name for name in branches if name != first)]
+    logits = {name: [] for name in order}
+    for step in range(4):  # alternate, so that shared memory would be overwritten
+        for name in order:
+            step_logits, branches[name] = model.step(tails[name][:, step], branches[name])
+            logits[name].append(step_logits)
+    for name in order:
+        target = torch.cat([example.target[:, :t], tails[name]], dim=1)
+        expected = model(example.source, example.mask, target)[:, t:]
+        assert_close(torch.stack(logits[name], dim=1), expected)
+
+
+def test_copying_a_selection_changes_nothing(model, example):
+    state = model.init_state(model.encode(example.source, example.mask))
+    _, state = run_steps(model, state, example.target[:, :3])
+    rows = torch.tensor([2, 2, 0])
+    selected, copied = state.copy().select(rows), state.copy().select(rows).copy()
+    tail = example.target[rows, 3:6]
+    assert_close(run_steps(model, selected, tail)[0], run_steps(model, copied, tail)[0])
+
+
+def test_memory_can_be_reused(model, example):
+    memory = model.encode(example.source, example.mask)
+    expected, _ = run_steps(model, model.init_state(memory), example.target[:, :5])
+    run_steps(model, model.init_state(memory), example.target[:, 5:10])
+    assert_close(run_steps(model, model.init_state(memory), example.target[:, :5])[0], expected)
+    assert_close(model.project(model.features(memory, example.target[:, :5])), expected)
+    rows = torch.tensor([1, 1, 4])
+    state = model.init_state(memory.select(rows))
+    selected, _ = run_steps(model, state, example.target[rows, :5])
+    assert_close(selected, expected[rows])
+
+
+def test_dropout_is_random_in_training_mode_only(family, example):
+    inputs = (example.source, example.mask, example.target)
+    assert torch.equal(family(*inputs), family(*inputs))
+    family.train()
+    assert not torch.equal(family(*inputs), family(*inputs))
+
+
+def test_training_does_not_synchronise_with_the_device(named_model, tables):
+    """Fake tensors have shapes but no values: reading one, or indexing by a mask, raises an error."""
+    name, model = named_model
+    if not model.supports_cuda_graphs:
+        pytest.skip("it declares that it cannot be captured as a CUDA graph")
+    if "pretrained" in name:
+        pytest.skip("its layers detect fake tensors: test_pretrained tests this in another way")
+    if "learned" in name:
+        pytest.skip("on a CPU it checks that its table is long enough; on a GPU it does not")
+    with FakeTensorMode(), torch.enable_grad():
+        table = Config.model_validate({"model": tables[name]}).model
+        model = build(table, 23, 19, False).train()
+        source, target = torch.zeros(5, 11).long(), torch.zeros(5, 17).long()
+        features = model.features(model.encode(source, source == 0), target)
+        features.sum().backward()
+    assert features.shape[:2] == (5, 17)
