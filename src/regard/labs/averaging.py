@@ -39,6 +39,40 @@ def unit_query(keys: Float[Tensor, "key dim"], a: int, b: int) -> Float[Tensor, 
     return both / both.norm()
 
 
+def check_weights(
+    alphas: Float[Tensor, "query 2"],
+    closed_form: Float[Tensor, " query"],
+    error: float,
+    max_distance: float,
+    params: KeyParameters,
+) -> Iterator[Check]:
+    """The attention weights against their closed form, and the error at the largest beta against its bound.
+
+    The last query is the one of unit length.
+    """
+    yield Check(
+        "largest difference of alpha_a and alpha_b from e^beta / (2 e^beta + m - 2)",
+        float((alphas - closed_form[:, None])[:-1].abs().max()),
+        "<=",
+        0,
+        ROUNDING,
+    )
+    yield Check(
+        "|a - (v_a + v_b) / 2|, bounded by (1 - 2 alpha_a) max |v_i - (v_a + v_b) / 2|",
+        error,
+        "<=",
+        (1 - 2 * attention_weight(params.beta, params.keys)) * max_distance,
+        ROUNDING,
+    )
+    yield Check(
+        "alpha_a for a unit-length query, i.e. beta = 1 / sqrt(2)",
+        float(alphas[-1, 0]),
+        "=",
+        attention_weight(UNIT_BETA, params.keys),
+        ROUNDING,
+    )
+
+
 def grade(answer: Callable[..., Tensor]) -> Iterator[Check]:
     """Accept any query that gives both attention weights their closed form."""
     generator = torch.Generator().manual_seed(0)
@@ -100,35 +134,31 @@ def query(keys, a, b, beta):
     )
 
     def measure(self, params: KeyParameters, generator: Generator) -> Findings:
-        count = params.keys
-        keys = orthonormal_keys(count, params.width, generator)
-        values = torch.randn(count, 7, dtype=torch.float64, generator=generator)
-        a, b = sample_two(count, generator)
+        keys = orthonormal_keys(params.keys, params.width, generator)
+        values = torch.randn(params.keys, 7, dtype=torch.float64, generator=generator)
+        a, b = sample_two(params.keys, generator)
         mean_value = (values[a] + values[b]) / 2
         max_distance = float((values - mean_value).norm(dim=1).max())
 
         betas = [params.beta * step / 24 for step in range(25)]
         queries = [*(query(keys, a, b, beta) for beta in betas), unit_query(keys, a, b)]
-        outputs, alphas = map(
-            torch.stack,
-            zip(*(dot_product_attention(q, keys, values) for q in queries), strict=True),
-        )
+        lookups = [dot_product_attention(q, keys, values) for q in queries]
+        outputs, alphas = map(torch.stack, zip(*lookups, strict=True))
         alphas = alphas[:, [a, b]]
-        closed_form = torch.tensor(
-            [attention_weight(beta, count) for beta in (*betas, UNIT_BETA)], dtype=torch.float64
-        )
-        differences = (alphas - closed_form[:, None]).abs().amax(dim=1)
         errors = (outputs - mean_value).norm(dim=1).tolist()
-
+        closed_form = torch.tensor(
+            [attention_weight(beta, params.keys) for beta in (*betas, UNIT_BETA)],
+            dtype=torch.float64,
+        )
         labels = [f"beta = {beta:g}" for beta in betas] + ["unit length"]
         rows = list(zip(labels, *alphas.T.tolist(), closed_form.tolist(), errors, strict=True))
         return Findings(
             figures={
                 "alpha": float(alphas[-2, 0]),
-                "closed_form": attention_weight(params.beta, count),
+                "closed_form": attention_weight(params.beta, params.keys),
                 "error": errors[-2],
                 "unit_alpha": float(alphas[-1, 0]),
-                "unit_closed_form": attention_weight(UNIT_BETA, count),
+                "unit_closed_form": attention_weight(UNIT_BETA, params.keys),
                 "unit_error": errors[-1],
                 "betas": betas,
                 "alphas_a": alphas[:-1, 0].tolist(),
@@ -136,29 +166,7 @@ def query(keys, a, b, beta):
                 "closed_forms": closed_form[:-1].tolist(),
                 **self._by_count(params, generator),
             },
-            checks=[
-                Check(
-                    "largest difference of alpha_a and alpha_b from e^beta / (2 e^beta + m - 2)",
-                    float(differences[:-1].max()),
-                    "<=",
-                    0,
-                    ROUNDING,
-                ),
-                Check(
-                    "|a - (v_a + v_b) / 2|, bounded by (1 - 2 alpha_a) max |v_i - (v_a + v_b) / 2|",
-                    errors[-2],
-                    "<=",
-                    (1 - 2 * attention_weight(params.beta, count)) * max_distance,
-                    ROUNDING,
-                ),
-                Check(
-                    "alpha_a for a unit-length query, i.e. beta = 1 / sqrt(2)",
-                    float(alphas[-1, 0]),
-                    "=",
-                    attention_weight(UNIT_BETA, count),
-                    ROUNDING,
-                ),
-            ],
+            checks=list(check_weights(alphas, closed_form, errors[-2], max_distance, params)),
             table=ResultTable(
                 ["query", "alpha_a", "alpha_b", "closed form", "|a - (v_a + v_b) / 2|"],
                 [list(row) for row in (*rows[:-1:6], rows[-1])],

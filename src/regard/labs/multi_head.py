@@ -27,11 +27,17 @@ from regard.labs.plotting import add_legend, add_subplots
 from regard.labs.single_query import ROUNDING, orthonormal_keys
 
 PLOTTED_DRAWS = 400
+COLUMNS = "noise", "variance, one head", "two heads", "ratio", "failure rate", "closed form"
 
 
 class MultiHeadParameters(NoiseParameters):
     margin: float = Field(3.0, ge=0, le=10)
     """c, margin above ln(m - 1) from which a score counts as large enough."""
+
+    @property
+    def threshold(self) -> float:
+        """ln(m - 1) + c"""
+        return math.log(self.keys - 1) + self.margin
 
 
 def failure_probability(noise: Noise, beta: float, threshold: float) -> float:
@@ -57,6 +63,47 @@ def check_variances(variances: Sequence[float], theory: HeadOutputs, draws: int)
     # one (two / one - ratio) is a sample mean with expectation 0, so the same bound applies.
     allowed = tolerance(theory_two - ratio * theory_one) / one
     yield Check("variance of two heads over that of one", two / one, "=", ratio, allowed)
+
+
+def check_two_heads(
+    outputs: HeadOutputs,
+    errors: Float[Tensor, " draw"],
+    max_distance: float,
+    setup: Setup,
+    params: MultiHeadParameters,
+) -> Iterator[Check]:
+    """(a_1 + a_2) / 2 against its closed form, and its error against the bound."""
+    _, values, a, b = setup
+    differences = outputs.two_heads - closed_form_two_heads(outputs.scores, values, a, b)
+    condition_holds = (outputs.scores >= params.threshold).all(1)
+    yield Check(
+        "largest distance of (a_1 + a_2) / 2 from its closed form, over all draws",
+        float(differences.norm(dim=1).max()),
+        "<=",
+        0,
+        ROUNDING,
+    )
+    yield Check(
+        f"largest |a_1 + a_2 - v_a - v_b| / 2 where both scores are above {params.threshold:.3g}",
+        max(errors[condition_holds].tolist(), default=0),
+        "<=",
+        max_distance / (1 + math.exp(params.margin)),
+        ROUNDING,
+    )
+
+
+def check_failures(
+    noise: Noise, scores: Float[Tensor, "draw 2"], params: MultiHeadParameters
+) -> Check:
+    """The fraction of draws with a score below the threshold against its probability."""
+    probability = failure_probability(noise, params.beta, params.threshold)
+    return Check(
+        f"fraction of draws with a score below {params.threshold:.3g} ({noise.name})",
+        float((scores < params.threshold).any(1).double().mean()),
+        "=",
+        probability,
+        bernstein_bound(probability * (1 - probability), 1, params.draws),
+    )
 
 
 def grade(answer: Callable[..., Tensor]) -> Iterator[Check]:
@@ -131,88 +178,44 @@ def queries(means, a, b, beta):
     def measure(self, params: MultiHeadParameters, generator: Generator) -> Findings:
         setup = Setup.sample(params.keys, generator)
         _, values, a, b = setup
-        threshold = math.log(params.keys - 1) + params.margin
         outcomes = [measure_outputs(noise, params, setup, generator) for noise in params.noises]
         theory, scaled = closed_form_outputs(params, setup), outcomes[0]
-
-        names = [noise.name for noise in params.noises]
-        failure_rates = [float((o.scores < threshold).any(1).double().mean()) for o in outcomes]
-        probabilities = [failure_probability(n, params.beta, threshold) for n in params.noises]
-        references = [theory, *outcomes[1:]]
-        squares = [
-            o.squared_deviations(reference)
-            for o, reference in zip(outcomes, references, strict=True)
+        variances = [
+            [float(square.mean()) for square in outcome.squared_deviations(reference)]
+            for outcome, reference in zip(outcomes, [theory, *outcomes[1:]], strict=True)
         ]
-        variances = [[float(square.mean()) for square in pair] for pair in squares]
-        ratios = [two / one for one, two in variances]
         errors = scaled.distances((values[a] + values[b]) / 2)
-        condition_holds = (scaled.scores >= threshold).all(1)
         max_distance = sum(float((values - values[j]).norm(dim=1).max()) for j in (a, b)) / 2
-        differences = scaled.two_heads - closed_form_two_heads(scaled.scores, values, a, b)
+
+        bounds = check_two_heads(scaled, errors[1], max_distance, setup, params)
         variance_check, ratio_check = check_variances(variances[0], theory, params.draws)
+        failures = [
+            check_failures(noise, outcome.scores, params)
+            for noise, outcome in zip(params.noises, outcomes, strict=True)
+        ]
+        rows = [
+            [noise.name, one, two, two / one, failure.measured, failure.expected]
+            for noise, (one, two), failure in zip(params.noises, variances, failures, strict=True)
+        ]
         return Findings(
             figures={
-                "noises": names,
+                "noises": [noise.name for noise in params.noises],
                 "variance_ratio": ratio_check.measured,
                 "expected_variance_ratio": ratio_check.expected,
-                "failure_rates": failure_rates,
-                "failure_probabilities": probabilities,
+                "failure_rates": [failure.measured for failure in failures],
+                "failure_probabilities": [failure.expected for failure in failures],
                 "variances": variances,
-                "variance_ratios": ratios,
+                "variance_ratios": [two / one for one, two in variances],
                 "min_scores": scaled.scores.amin(dim=1)[:PLOTTED_DRAWS].tolist(),
                 "errors": [error[:PLOTTED_DRAWS].tolist() for error in errors],
                 "max_distance": max_distance,
-                "threshold": threshold,
+                "threshold": params.threshold,
                 "bins": BINS.tolist(),
                 "histograms": scaled.histograms(values[b], values[a]),
                 "expected_histograms": theory.histograms(values[b], values[a]),
             },
-            checks=[
-                Check(
-                    "largest distance of (a_1 + a_2) / 2 from its closed form, over all draws",
-                    float(differences.norm(dim=1).max()),
-                    "<=",
-                    0,
-                    ROUNDING,
-                ),
-                Check(
-                    f"largest |a_1 + a_2 - v_a - v_b| / 2 where both scores are above {threshold:.3g}",
-                    max(errors[1][condition_holds].tolist(), default=0),
-                    "<=",
-                    max_distance / (1 + math.exp(params.margin)),
-                    ROUNDING,
-                ),
-                variance_check,
-                ratio_check,
-                *(
-                    Check(
-                        f"fraction of draws with a score below {threshold:.3g} ({name})",
-                        rate,
-                        "=",
-                        probability,
-                        bernstein_bound(probability * (1 - probability), 1, params.draws),
-                    )
-                    for name, rate, probability in zip(
-                        names, failure_rates, probabilities, strict=True
-                    )
-                ),
-            ],
-            table=ResultTable(
-                [
-                    "noise",
-                    "variance, one head",
-                    "two heads",
-                    "ratio",
-                    "failure rate",
-                    "closed form",
-                ],
-                [
-                    [name, *pair, ratio, rate, probability]
-                    for name, pair, ratio, rate, probability in zip(
-                        names, variances, ratios, failure_rates, probabilities, strict=True
-                    )
-                ],
-            ),
+            checks=[*bounds, variance_check, ratio_check, *failures],
+            table=ResultTable(COLUMNS, rows),
         )
 
     def draw(self, result: Result, figure: Figure, colours: Theme) -> None:

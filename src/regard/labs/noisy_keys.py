@@ -23,6 +23,14 @@ from regard.labs.single_query import (
 
 BINS = torch.linspace(0, 1, 12, dtype=torch.float64)  # an odd number of bins: one is centred at 1/2
 ONE_SIDED = 0.9  # weight ratio from which one key dominates
+COLUMNS = (
+    "noise",
+    "tau",
+    "deviation of the ratio",
+    "closed form",
+    "fraction over 90 %",
+    "its closed form",
+)
 
 
 def deviation(
@@ -48,6 +56,50 @@ def swing(tau: float, draws: int) -> tuple[float, float]:
 def one_sided(tau: float) -> float:
     """P(sigmoid(z) is outside [0.1, 0.9]) for z normal(0, tau)"""
     return math.erfc(math.log(ONE_SIDED / (1 - ONE_SIDED)) / tau / math.sqrt(2))
+
+
+def check_closed_forms(
+    setup: Setup,
+    scores: Float[Tensor, "draw 2"],
+    outputs: Float[Tensor, "draw dim"],
+    ratios: Float[Tensor, " draw"],
+) -> Iterator[Check]:
+    """The ratio and the output against their closed forms, for keys that are multiples of their means."""
+    _, values, a, b = setup
+    yield Check(
+        "largest difference of alpha_a / (alpha_a + alpha_b) from "
+        "sigmoid(beta (lambda_a - lambda_b))",
+        float((ratios - torch.sigmoid(scores[:, 0] - scores[:, 1])).abs().max()),
+        "<=",
+        0,
+        ROUNDING,
+    )
+    yield Check(
+        "largest distance of a from alpha_a v_a + alpha_b v_b + equal weights on the others",
+        float((outputs - closed_form_output(scores, values, [a, b])).norm(dim=1).max()),
+        "<=",
+        0,
+        ROUNDING,
+    )
+
+
+def check_swing(noise: str, ratios: Float[Tensor, " draw"], tau: float) -> Check:
+    """The mean of (ratio - 1/2)^2 against its expectation."""
+    name = f"mean squared deviation of that ratio from 1/2 ({noise})"
+    return Check(name, float(((ratios - 0.5) ** 2).mean()), "=", *swing(tau, len(ratios)))
+
+
+def check_one_sided(noise: str, ratios: Float[Tensor, " draw"], tau: float) -> Check:
+    """The fraction of ratios outside [0.1, 0.9] against its probability."""
+    fraction = float(((ratios - 0.5).abs() > ONE_SIDED - 0.5).double().mean())
+    expected = one_sided(tau)
+    return Check(
+        f"fraction of draws in which one of the two gets over {ONE_SIDED:.0%} ({noise})",
+        fraction,
+        "=",
+        expected,
+        bernstein_bound(expected * (1 - expected), 1, len(ratios)),
+    )
 
 
 def grade(answer: Callable[..., float]) -> Iterator[Check]:
@@ -118,33 +170,29 @@ def deviation(query, covariance_a, covariance_b):
     )
 
     def measure(self, params: NoiseParameters, generator: Generator) -> Findings:
-        means, values, a, b = Setup.sample(params.keys, generator)
+        setup = Setup.sample(params.keys, generator)
+        means, values, a, b = setup
         q = query(means, a, b, params.beta)
         sampled = [noise.sample_keys(means, a, params.draws, generator) for noise in params.noises]
         lookups = [dot_product_attention(q, keys, values) for keys in sampled]
         ratios = [alpha[:, a] / (alpha[:, a] + alpha[:, b]) for _, alpha in lookups]
-
         scores = params.beta * (sampled[0] * means).sum(-1)[:, [a, b]]  # beta lambda
-        ratio_difference = ratios[0] - torch.sigmoid(scores[:, 0] - scores[:, 1])
-        output_difference = lookups[0][0] - closed_form_output(scores, values, [a, b])
 
         names = [noise.name for noise in params.noises]
         taus = [params.beta * math.sqrt(sum(noise.score_variances(2))) for noise in params.noises]
-        squares = [float(((ratio - 0.5) ** 2).mean()) for ratio in ratios]
-        sides = [float(((ratio - 0.5).abs() > ONE_SIDED - 0.5).double().mean()) for ratio in ratios]
-        expected_squares, tolerances = zip(*(swing(tau, params.draws) for tau in taus), strict=True)
-        expected_sides = [one_sided(tau) for tau in taus]
-        deviations, expected_deviations = (
-            [math.sqrt(x) for x in means] for means in (squares, expected_squares)
-        )
+        swings = list(map(check_swing, names, ratios, taus))
+        sides = list(map(check_one_sided, names, ratios, taus))
+        columns = {
+            "noises": names,
+            "taus": taus,
+            "deviations": [math.sqrt(check.measured) for check in swings],
+            "expected_deviations": [math.sqrt(check.expected) for check in swings],
+            "one_sided": [check.measured for check in sides],
+            "expected_one_sided": [check.expected for check in sides],
+        }
         return Findings(
             figures={
-                "noises": names,
-                "taus": taus,
-                "deviations": deviations,
-                "expected_deviations": expected_deviations,
-                "one_sided": sides,
-                "expected_one_sided": expected_sides,
+                **columns,
                 "bins": BINS.tolist(),
                 "histograms": [_histogram(ratio) for ratio in ratios],
                 "expected_histograms": [
@@ -152,66 +200,11 @@ def deviation(query, covariance_a, covariance_b):
                 ],
             },
             checks=[
-                Check(
-                    "largest difference of alpha_a / (alpha_a + alpha_b) from "
-                    "sigmoid(beta (lambda_a - lambda_b))",
-                    float(ratio_difference.abs().max()),
-                    "<=",
-                    0,
-                    ROUNDING,
-                ),
-                Check(
-                    "largest distance of a from alpha_a v_a + alpha_b v_b + equal weights on the others",
-                    float(output_difference.norm(dim=1).max()),
-                    "<=",
-                    0,
-                    ROUNDING,
-                ),
-                *(
-                    Check(
-                        f"mean squared deviation of that ratio from 1/2 ({name})",
-                        square,
-                        "=",
-                        expected,
-                        tolerance,
-                    )
-                    for name, square, expected, tolerance in zip(
-                        names, squares, expected_squares, tolerances, strict=True
-                    )
-                ),
-                *(
-                    Check(
-                        f"fraction of draws in which one of the two gets over {ONE_SIDED:.0%} ({name})",
-                        side,
-                        "=",
-                        expected,
-                        bernstein_bound(expected * (1 - expected), 1, params.draws),
-                    )
-                    for name, side, expected in zip(names, sides, expected_sides, strict=True)
-                ),
+                *check_closed_forms(setup, scores, lookups[0][0], ratios[0]),
+                *swings,
+                *sides,
             ],
-            table=ResultTable(
-                [
-                    "noise",
-                    "tau",
-                    "deviation of the ratio",
-                    "closed form",
-                    "fraction over 90 %",
-                    "its closed form",
-                ],
-                [
-                    list(row)
-                    for row in zip(
-                        names,
-                        taus,
-                        deviations,
-                        expected_deviations,
-                        sides,
-                        expected_sides,
-                        strict=True,
-                    )
-                ],
-            ),
+            table=ResultTable(COLUMNS, [list(row) for row in zip(*columns.values(), strict=True)]),
         )
 
     def draw(self, result: Result, figure: Figure, colours: Theme) -> None:

@@ -27,6 +27,15 @@ from regard.labs.rotations import (
 Vectors = Float[Tensor, "length dim"]
 Vector = Float[Tensor, " dim"]
 
+COLUMNS = "scaling", "spread at one distance", "|R_t x| / |x|", "parameters", "lowest omega"
+ERRORS = {  # what is 0 for every scaling, and its attribute of Measurement
+    "spread of <R_m x, R_n y> at one distance": "spread",
+    "difference of <R_m x, R_n y> from the closed form": "closed_form_error",
+    "difference between R_t x and its matrix form": "matrix_error",
+    "difference between matrix and complex form": "complex_error",
+    "change of |R_t x| / |x| with t": "norm_spread",
+}
+
 
 class RotaryParameters(Parameters):
     head_dim: int = Field(16, ge=4, le=256, multiple_of=2)
@@ -55,6 +64,7 @@ class Rotation:
         cosines, sines = rotated.unflatten(-1, (-1, 2)).diagonal(dim1=0, dim2=1)
         self.omega: Omega = torch.atan2(sines, cosines)
         self.scale = torch.hypot(sines, cosines).mean()
+        self.parameter_count = sum(p.numel() for p in self.position.parameters())
 
     def __call__(self, x: Vectors, position_ids: Int[Tensor, " positions"]) -> Vectors:
         """R_t x, for one vector at several positions or several vectors at one."""
@@ -82,6 +92,7 @@ class Measurement:
     """Properties of the rotated x and y over all pairs of positions."""
 
     def __init__(self, rotation: Rotation, x: Vector, y: Vector, length: int) -> None:
+        self.rotation = rotation
         position_ids = torch.arange(length)
         rows, columns = rotation(x[None], position_ids), rotation(y[None], position_ids)
         by_matrix, by_complex = (
@@ -106,6 +117,32 @@ def check_worst(
     scaling = max(values, key=lambda scaling: values[scaling])
     hint = f"With scaling {scaling}."
     return Check(f"largest {name}", values[scaling], relation, 0, tolerance, hint=hint)
+
+
+def check_rotations(
+    measured: Mapping[str, Measurement], params: RotaryParameters
+) -> Iterator[Check]:
+    """Every scaling against the properties of a rotation; unscaled, also its norms and frequencies."""
+    for label, name in ERRORS.items():
+        values = {scaling: getattr(m, name) for scaling, m in measured.items()}
+        yield check_worst(label, values, "<=", ROUNDING * params.head_dim)
+    counts = {scaling: m.rotation.parameter_count for scaling, m in measured.items()}
+    yield check_worst("number of parameters", counts, "=", 0)
+    unscaled, formula = measured["none"], frequencies(params.head_dim, params.base)
+    yield Check(
+        "largest difference of |R_t x| / |x| from 1, unscaled",
+        float(unscaled.norms.sub(1).abs().max()),
+        "<=",
+        0,
+        ROUNDING,
+    )
+    yield Check(
+        "largest relative difference of omega_i from its formula",
+        float((unscaled.rotation.omega / formula - 1).abs().max()),
+        "<=",
+        0,
+        FLOAT32_ROUNDING,
+    )
 
 
 # --- the exercise ---------------------------------------------------------------------------------
@@ -197,75 +234,30 @@ the angle a. Position t rotates pair i by t omega_i, so a query at m and a key a
 
     def measure(self, params: RotaryParameters, generator: Generator) -> Findings:
         x, y = torch.randn(2, params.head_dim, dtype=torch.float64, generator=generator)
-        rotations = {scaling: Rotation(params, scaling) for scaling in SCALINGS}
         measured = {
-            name: Measurement(rotation, x, y, params.length) for name, rotation in rotations.items()
+            scaling: Measurement(Rotation(params, scaling), x, y, params.length)
+            for scaling in SCALINGS
         }
-        unscaled, formula = rotations["none"], frequencies(params.head_dim, params.base)
-        parameter_counts = {
-            name: sum(p.numel() for p in rotation.position.parameters())
-            for name, rotation in rotations.items()
-        }
-        errors = {
-            "spread of <R_m x, R_n y> at one distance": "spread",
-            "difference of <R_m x, R_n y> from the closed form": "closed_form_error",
-            "difference between R_t x and its matrix form": "matrix_error",
-            "difference between matrix and complex form": "complex_error",
-            "change of |R_t x| / |x| with t": "norm_spread",
-        }
-        tolerance = ROUNDING * params.head_dim
+        rotations = [m.rotation for m in measured.values()]
+        norms = [float(m.norms.mean()) for m in measured.values()]
+        counts = [rotation.parameter_count for rotation in rotations]
+        spreads = [m.spread for m in measured.values()]
+        lowest = [float(rotation.omega.min()) for rotation in rotations]
         return Findings(
             figures={
-                "scalings": list(rotations),
+                "scalings": list(measured),
                 "distances": relative_distances(params.length).tolist(),
-                "omegas": [rotation.omega.tolist() for rotation in rotations.values()],
-                "norms": [float(m.norms.mean()) for m in measured.values()],
-                "parameters": list(parameter_counts.values()),
+                "omegas": [rotation.omega.tolist() for rotation in rotations],
+                "norms": norms,
+                "parameters": counts,
                 "min_products": [m.min.tolist() for m in measured.values()],
                 "max_products": [m.max.tolist() for m in measured.values()],
                 "closed_form_products": [m.closed_form.tolist() for m in measured.values()],
             },
-            checks=[
-                *(
-                    check_worst(
-                        label, {n: getattr(m, name) for n, m in measured.items()}, "<=", tolerance
-                    )
-                    for label, name in errors.items()
-                ),
-                check_worst("number of parameters", parameter_counts, "=", 0),
-                Check(
-                    "largest difference of |R_t x| / |x| from 1, unscaled",
-                    float(measured["none"].norms.sub(1).abs().max()),
-                    "<=",
-                    0,
-                    ROUNDING,
-                ),
-                Check(
-                    "largest relative difference of omega_i from its formula",
-                    float((unscaled.omega / formula - 1).abs().max()),
-                    "<=",
-                    0,
-                    FLOAT32_ROUNDING,
-                ),
-            ],
+            checks=list(check_rotations(measured, params)),
             table=ResultTable(
-                [
-                    "scaling",
-                    "spread at one distance",
-                    "|R_t x| / |x|",
-                    "parameters",
-                    "lowest omega",
-                ],
-                [
-                    [
-                        name,
-                        m.spread,
-                        float(m.norms.mean()),
-                        parameter_counts[name],
-                        float(rotations[name].omega.min()),
-                    ]
-                    for name, m in measured.items()
-                ],
+                COLUMNS,
+                [list(row) for row in zip(measured, spreads, norms, counts, lowest, strict=True)],
             ),
         )
 
