@@ -43,7 +43,7 @@ class Translation:
 
     @property
     def attention(self) -> Attention:
-        """{"cross": [layer head target source], "encoder": [...], ...}: the mechanisms of the model."""
+        """Weights by mechanism: {"cross": [layer head target source], "encoder": ..., "decoder": ...}."""
         if self.weights is None:
             raise UserError("no attention weights: call translate(texts, attention=True)")
         return self.weights
@@ -155,6 +155,7 @@ class Translator:
                 f"text {number} has {length} tokens and this model reads at most {limit} "
                 "(tokenizer.max_tokens): shorten or split it"
             )
+        # Strict: no UNK occurred in training, so its embedding is untrained.
         unknown = tokenizer.unknown_pieces(text) if tokenizer.strict else []
         if unknown:
             quoted = ", ".join(f'"{piece}"' for piece in unknown[:5])
@@ -196,8 +197,8 @@ class Translator:
                 elif beam_size == 1:
                     outputs = [[output] for output in greedy(self.model, memory, max_lengths)]
                 else:
-                    sizes = (beam_size, nbest, length_penalty)
-                    outputs = beam(self.model, memory, max_lengths, *sizes)
+                    options = (beam_size, nbest, length_penalty)
+                    outputs = beam(self.model, memory, max_lengths, *options)
                 results.update(zip(rows, outputs, strict=True))
         return [results[row] for row in range(len(encoded))]
 
@@ -263,7 +264,7 @@ def crop_padding(mechanism: str, weights: Tensor, lengths: dict[str, int]) -> Te
 
 
 def load(run: str | Path, device: str | torch.device = "cpu", *, int8: bool = False) -> Translator:
-    """The translator of a run folder, with its best weights; int8 is faster on a CPU."""
+    """The translator of a run folder, with its best weights, packed for fast CPU inference or in int8."""
     folder = Path(run)
     config = read_config(folder)
     if not (folder / "tokenizer.json").is_file() or not (folder / "model.safetensors").is_file():

@@ -14,7 +14,7 @@ from regard.models.state_space import (
     SelectiveScan,
     StateSpace,
     StateSpaceState,
-    compact,
+    compaction_index,
     scan,
 )
 
@@ -336,4 +336,4 @@ def test_the_initialisation_follows_the_paper():
 
 def test_compact_gives_the_new_index_of_each_token():
     mask = torch.tensor([[False, True, True, False], [True] * 4, [False] * 4])
-    assert compact(mask).tolist() == [[2, 0, 1, 3], [0, 1, 2, 3], [0, 1, 2, 3]]
+    assert compaction_index(mask).tolist() == [[2, 0, 1, 3], [0, 1, 2, 3], [0, 1, 2, 3]]

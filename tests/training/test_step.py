@@ -13,7 +13,7 @@ from regard.models import build
 from regard.models.weights import state_tensors
 from regard.text.batch import BatchSampler, BatchSpec, DeviceDataset, EncodedPairs
 from regard.training import device, step
-from regard.training.step import TrainStep, copy_as, update_ema
+from regard.training.step import TrainStep, copy_with_dtype, update_ema
 
 VOCAB = 13
 FORBID_HOST_SYNC = step.forbid_host_sync  # before a fixture replaces it
@@ -208,11 +208,11 @@ def test_unused_parameter_does_not_change(tiny, data) -> None:
 # --- precision ------------------------------------------------------------------------------------
 
 
-def test_copy_as_casts_parameters_and_not_buffers(tiny) -> None:
+def test_copy_with_dtype_casts_parameters_and_not_buffers(tiny) -> None:
     table = tiny("transformer").model
     sinusoidal = type(table).model_validate(table.model_dump() | {"position": "sinusoidal"})
     model = build(sinusoidal, VOCAB, VOCAB, False)
-    half = copy_as(model, torch.bfloat16)
+    half = copy_with_dtype(model, torch.bfloat16)
     assert {p.dtype for p in half.parameters()} == {torch.bfloat16}
     assert {b.dtype for b in half.buffers()} == {torch.float32}
     assert {p.dtype for p in model.parameters()} == {torch.float32}

@@ -17,7 +17,7 @@ from regard.attention.scores import ScaledDot, Score
 from regard.errors import UserError
 from regard.linear import Linear
 
-Sequence = Float[Tensor, "batch length d_model"]
+Activations = Float[Tensor, "batch length d_model"]
 Heads = Float[Tensor, "batch heads length _"]
 KVHeads = Float[Tensor, "batch kv_heads key _"]
 AttentionOutputs = tuple[
@@ -112,7 +112,7 @@ class MultiHeadBase(nn.Module, ABC):
 
     @abstractmethod
     def keys_values(
-        self, x: Sequence, position_ids: Int[Tensor, "batch length"]
+        self, x: Activations, position_ids: Int[Tensor, "batch length"]
     ) -> tuple[KVHeads, KVHeads]:
         """The two tensors that the cache holds for x: keys and values, or a compressed form of both."""
 
@@ -218,7 +218,7 @@ class MultiHead(MultiHeadBase):
         self.output = Linear(heads * head_dim, d_model, bias=False)
 
     def keys_values(
-        self, x: Sequence, position_ids: Int[Tensor, "batch length"]
+        self, x: Activations, position_ids: Int[Tensor, "batch length"]
     ) -> tuple[KVHeads, KVHeads]:
         """W_k x, rotated by its position, and W_v x."""
         halves = self.key_value(x).chunk(2, dim=-1)

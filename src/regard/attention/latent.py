@@ -8,10 +8,10 @@ from torch import Tensor, nn
 from torch.nn.functional import rms_norm
 
 from regard.attention.heads import (
+    Activations,
     AttentionOutputs,
     KVHeads,
     MultiHeadBase,
-    Sequence,
     merge_heads,
     split_heads,
 )
@@ -55,7 +55,7 @@ class Latent(MultiHeadBase):
         self.output = Linear(heads * head_dim, d_model, bias=False)
 
     def keys_values(
-        self, x: Sequence, position_ids: Int[Tensor, "batch length"]
+        self, x: Activations, position_ids: Int[Tensor, "batch length"]
     ) -> tuple[KVHeads, KVHeads]:
         """(c, R W_kr x): what the cache holds instead of keys and values."""
         rotary_key, c = self.down(x)[:, None].split(self.cache_dims, dim=-1)

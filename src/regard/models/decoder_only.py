@@ -17,16 +17,16 @@ from regard.models.interface import (
     DecoderState,
     Logits,
     Memory,
-    Rows,
     Source,
     SourceMask,
     Target,
+    Tokens,
 )
 from regard.models.layers import Block
 from regard.models.mixers import AttentionInputs, Weights
 from regard.models.transformer_base import TransformerBase, TransformerState, position_ids_of
 
-Sequence = Float[Tensor, "batch length d_model"]
+Activations = Float[Tensor, "batch length d_model"]
 
 
 @dataclass
@@ -70,9 +70,9 @@ class DecoderOnly(TransformerBase[DecoderOnlyMemory, TransformerState]):
             caches, position_ids_of(memory.mask), next_ids, memory.mask[:, None]
         )
 
-    def step(self, tokens: Rows, state: TransformerState) -> tuple[Logits, TransformerState]:
+    def step(self, tokens: Tokens, state: TransformerState) -> tuple[Logits, TransformerState]:
         by_sentence = tokens.view(len(state.next_position_ids), -1)  # [batch beam]
-        inputs = state.append_hypotheses(by_sentence.shape[1])
+        inputs = state.append_one_per_hypothesis(by_sentence.shape[1])
         x = self._embed(self.target_embedding, by_sentence, inputs.position_ids)
         features, _ = self._run_blocks(x, inputs, state.caches, need_weights=False)
         return self.project(features.flatten(0, 1)), state
@@ -118,7 +118,7 @@ class DecoderOnly(TransformerBase[DecoderOnlyMemory, TransformerState]):
 
     def _decode_target(
         self, target: Target, state: TransformerState, need_weights: bool
-    ) -> tuple[Sequence, list[Weights]]:
+    ) -> tuple[Activations, list[Weights]]:
         """Read a target, or its continuation, at once."""
         inputs = state.append_tokens(target.shape[1])
         x = self._embed(self.target_embedding, target, inputs.position_ids)
@@ -126,11 +126,11 @@ class DecoderOnly(TransformerBase[DecoderOnlyMemory, TransformerState]):
 
     def _run_blocks(
         self,
-        x: Sequence,
+        x: Activations,
         inputs: AttentionInputs,
         caches: tuple[DecoderState, ...],
         need_weights: bool,
-    ) -> tuple[Sequence, list[Weights]]:
+    ) -> tuple[Activations, list[Weights]]:
         all_weights = []
         for block, cache in zip(self.decoder, caches, strict=True):
             x, weights = block(x, inputs, cache, need_weights)

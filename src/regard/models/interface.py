@@ -14,7 +14,8 @@ from regard.linear import LinearBackend
 Source = Int[Tensor, "batch source"]
 SourceMask = Bool[Tensor, "batch source"]
 Target = Int[Tensor, "batch target"]
-Rows = Int[Tensor, " rows"]  # one token or index for each row
+Rows = Int[Tensor, " rows"]  # row indices
+Tokens = Int[Tensor, " rows"]  # one token id per row
 Logits = Float[Tensor, "rows vocab"]
 
 R = TypeVar("R", bound="Record")
@@ -65,7 +66,7 @@ def map_tensors(function: Callable[[Tensor], Tensor], value: object) -> object:
 
 @dataclass
 class DecoderState(Record, ABC):
-    """The decoder's state for one or several hypotheses per sentence.
+    """A decoder's state, or a layer's cache in it, for one or several hypotheses per sentence.
 
     `step` takes and returns one row per hypothesis, those of a sentence next to each other. Tensors that
     depend only on the sentence are stored once and shared by its hypotheses.
@@ -89,8 +90,8 @@ class Memory(Record):
 
 
 # The types that a model is generic over.
-M = TypeVar("M", bound=Memory)
-S = TypeVar("S", bound=DecoderState)
+MemoryT = TypeVar("MemoryT", bound=Memory)
+StateT = TypeVar("StateT", bound=DecoderState)
 
 
 @runtime_checkable
@@ -100,29 +101,29 @@ class AttentionLayer(Protocol):
     normalise: Normaliser
 
 
-class Model(nn.Module, ABC, Generic[M, S]):
-    """P(target | source), generic over its memory M and decoder state S.
+class Model(nn.Module, ABC, Generic[MemoryT, StateT]):
+    """P(target | source), generic over the types of its memory and decoder state.
 
     `init_state` and `step` generate token by token; `features` reads a whole target at once.
     """
 
     supports_cuda_graphs: bool = True
-    """Can a training step be captured as a CUDA graph? It must not synchronise with the host."""
+    """Can a training step be captured as a CUDA graph? The step must not synchronise with the host."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.backend = LinearBackend()
+        self.backend = LinearBackend()  # multiplies by the output projection
 
     @abstractmethod
-    def encode(self, source: Source, mask: SourceMask) -> M:
+    def encode(self, source: Source, mask: SourceMask) -> MemoryT:
         """Encode the source."""
 
     @abstractmethod
-    def init_state(self, memory: M) -> S:
+    def init_state(self, memory: MemoryT) -> StateT:
         """The decoder state before the first token, with one hypothesis per sentence."""
 
     @abstractmethod
-    def step(self, tokens: Rows, state: S) -> tuple[Logits, S]:
+    def step(self, tokens: Tokens, state: StateT) -> tuple[Logits, StateT]:
         """Read one token per row; logits of the next token. Consumes the state."""
 
     def max_target_length(self, source_length: int) -> int | None:
@@ -130,7 +131,7 @@ class Model(nn.Module, ABC, Generic[M, S]):
         return None
 
     @abstractmethod
-    def features(self, memory: M, target: Target) -> Float[Tensor, "batch target features"]:
+    def features(self, memory: MemoryT, target: Target) -> Float[Tensor, "batch target features"]:
         """Teacher forcing: the input of the output projection at each target token."""
 
     @property

@@ -20,7 +20,7 @@ from regard.linear import Linear
 from regard.models.dropout import Dropout
 from regard.models.mixers import AttentionInputs, TokenMixer, Weights
 
-Sequence = Float[Tensor, "batch length d_model"]
+Activations = Float[Tensor, "batch length d_model"]
 SourceHeads = Float[Tensor, "batch kv_heads source _"]
 CrossWeights = Float[Tensor, "batch heads query source"] | None
 
@@ -40,17 +40,17 @@ class FeedForward(nn.Module):
         self.down = Linear(d_ff, d_model)
         self.dropout = Dropout(dropout)
 
-    def activation(self, x: Sequence) -> Sequence:
+    def activation(self, x: Activations) -> Activations:
         return torch.relu(x)
 
-    def forward(self, x: Sequence) -> Sequence:
+    def forward(self, x: Activations) -> Activations:
         return self.down(self.dropout(self.activation(self.up(x))))
 
 
 class Gelu(FeedForward):
     """W_2 gelu(W_1 x + b_1) + b_2 (Hendrycks and Gimpel, 2016; the GPTs)."""
 
-    def activation(self, x: Sequence) -> Sequence:
+    def activation(self, x: Activations) -> Activations:
         return gelu(x)
 
 
@@ -64,7 +64,7 @@ class SwiGlu(nn.Module):
         self.down = Linear(d_ff, d_model, bias=False)
         self.dropout = Dropout(dropout)
 
-    def forward(self, x: Sequence) -> Sequence:
+    def forward(self, x: Activations) -> Activations:
         return self.down(self.dropout(silu(self.gate(x)) * self.up(x)))
 
 
@@ -93,27 +93,27 @@ class Block(nn.Module):
         self.dropout = Dropout(dropout)
 
     def forward(
-        self, x: Sequence, inputs: AttentionInputs, cache: Any, need_weights: bool
-    ) -> tuple[Sequence, Weights]:
+        self, x: Activations, inputs: AttentionInputs, cache: Any, need_weights: bool
+    ) -> tuple[Activations, Weights]:
         x, weights = self._mix(x, inputs, cache, need_weights)
         return self._feed_forward(x), weights
 
     def _mix(
-        self, x: Sequence, inputs: AttentionInputs, cache: Any, need_weights: bool
-    ) -> tuple[Sequence, Weights]:
+        self, x: Activations, inputs: AttentionInputs, cache: Any, need_weights: bool
+    ) -> tuple[Activations, Weights]:
         normed = self._norm_input(x, self.mixer_norm)
         mixed, weights = self.mixer(normed, inputs, cache, need_weights)
         return self._add_residual(x, mixed, self.mixer_norm), weights
 
-    def _feed_forward(self, x: Sequence) -> Sequence:
+    def _feed_forward(self, x: Activations) -> Activations:
         output = self.feed_forward(self._norm_input(x, self.feed_forward_norm))
         return self._add_residual(x, output, self.feed_forward_norm)
 
-    def _norm_input(self, x: Sequence, norm: nn.Module) -> Sequence:
+    def _norm_input(self, x: Activations, norm: nn.Module) -> Activations:
         """The input of a sublayer."""
         return norm(x) if self.pre_norm else x
 
-    def _add_residual(self, x: Sequence, output: Sequence, norm: nn.Module) -> Sequence:
+    def _add_residual(self, x: Activations, output: Activations, norm: nn.Module) -> Activations:
         """The residual connection around a sublayer."""
         x = x + self.dropout(output)
         return x if self.pre_norm else norm(x)
@@ -136,19 +136,19 @@ class CrossBlock(Block):
 
     def forward(  # type: ignore[override]
         self,
-        x: Sequence,
+        x: Activations,
         inputs: AttentionInputs,
         cache: Any,
-        source: tuple[SourceHeads, Tensor],
-        mask: Bool[Tensor, "batch source"],
+        source_keys_values: tuple[SourceHeads, Tensor],
+        source_mask: Bool[Tensor, "batch source"],
         source_position_ids: Int[Tensor, "batch source"],
         need_weights: bool,
-    ) -> tuple[Sequence, Weights, CrossWeights]:
+    ) -> tuple[Activations, Weights, CrossWeights]:
         x, self_weights = self._mix(x, inputs, cache, need_weights)
         query = self._norm_input(x, self.cross_norm)
         position_ids = inputs.position_ids, source_position_ids
         context, cross_weights = self.cross_attention(
-            query, *source, mask[:, None], *position_ids, need_weights
+            query, *source_keys_values, source_mask[:, None], *position_ids, need_weights
         )
         x = self._add_residual(x, context, self.cross_norm)
         return self._feed_forward(x), self_weights, cross_weights

@@ -17,9 +17,9 @@ from torch import Tensor, nn
 from regard.attention import MultiHeadBase
 from regard.models.interface import AttentionLayer, DecoderState
 from regard.models.kv_cache import KVCache
-from regard.models.state_space import StateSpace, StateSpaceState, compact
+from regard.models.state_space import StateSpace, StateSpaceState, compaction_index
 
-Sequence = Float[Tensor, "batch length d_model"]
+Activations = Float[Tensor, "batch length d_model"]
 Weights = Float[Tensor, "batch heads query key"] | None
 
 
@@ -47,8 +47,8 @@ class TokenMixer(nn.Module, ABC):
 
     @abstractmethod
     def forward(
-        self, x: Sequence, inputs: AttentionInputs, cache: Any, need_weights: bool
-    ) -> tuple[Sequence, Weights]:
+        self, x: Activations, inputs: AttentionInputs, cache: Any, need_weights: bool
+    ) -> tuple[Activations, Weights]:
         """(output, attention weights); no weights without `need_weights` or without attention."""
 
     def attention_layers(self) -> list[AttentionLayer]:
@@ -74,17 +74,23 @@ class SelfAttention(TokenMixer):
         return KVCache()
 
     def forward(
-        self, x: Sequence, inputs: AttentionInputs, cache: KVCache, need_weights: bool
-    ) -> tuple[Sequence, Weights]:
+        self, x: Activations, inputs: AttentionInputs, cache: KVCache, need_weights: bool
+    ) -> tuple[Activations, Weights]:
         keys, values = cache.append(*self.attention.keys_values(x, inputs.position_ids))
+        # A pairwise score depends on query and key alone, not on the index of the key.
         if inputs.mask is None or self.attention.score.pairwise:
             position_ids = inputs.position_ids, inputs.key_position_ids
             return self.attention(x, keys, values, inputs.mask, *position_ids, need_weights)
         return self._attend_compacted(x, keys, values, inputs, need_weights)
 
     def _attend_compacted(
-        self, x: Sequence, keys: Tensor, values: Tensor, inputs: AttentionInputs, need_weights: bool
-    ) -> tuple[Sequence, Weights]:
+        self,
+        x: Activations,
+        keys: Tensor,
+        values: Tensor,
+        inputs: AttentionInputs,
+        need_weights: bool,
+    ) -> tuple[Activations, Weights]:
         """For a score that depends on the index of a key: masked keys are moved behind the others."""
         mask, key_ids, query_ids = inputs.mask, inputs.key_position_ids, inputs.position_ids
         assert mask is not None
@@ -96,7 +102,7 @@ class SelfAttention(TokenMixer):
             keys, values, key_ids = (
                 old.repeat_interleave(beam, dim=0) for old in (keys, values, key_ids)
             )
-        index = compact(mask.any(1))
+        index = compaction_index(mask.any(1))
         keys, values = (scatter(old, 2, index[:, None, :, None]) for old in (keys, values))
         mask, key_ids = scatter(mask, 2, index[:, None]), scatter(key_ids, 1, index)
         output, weights = self.attention(
@@ -114,7 +120,7 @@ def scatter(x: Tensor, dim: int, index: Int[Tensor, "..."]) -> Tensor:
 
 @dataclass
 class StateSpaceCache(DecoderState):
-    """The state of a state-space layer for each hypothesis."""
+    """A `StateSpaceState` for each hypothesis: the last inputs of the convolution, and h."""
 
     window: Float[Tensor, "batch beam inner tail"]
     hidden: Float[Tensor, "batch beam inner state"]
@@ -142,8 +148,8 @@ class CausalStateSpace(TokenMixer):
         return StateSpaceCache(start.window[:, None], start.hidden[:, None])
 
     def forward(
-        self, x: Sequence, inputs: AttentionInputs, cache: StateSpaceCache, need_weights: bool
-    ) -> tuple[Sequence, Weights]:
+        self, x: Activations, inputs: AttentionInputs, cache: StateSpaceCache, need_weights: bool
+    ) -> tuple[Activations, Weights]:
         rows = x.flatten(0, 1)[:, None] if inputs.one_per_hypothesis else x
         before = StateSpaceState(cache.window.flatten(0, 1), cache.hidden.flatten(0, 1))
         y, after = self.space(rows, inputs.padding_mask, before)
@@ -164,8 +170,8 @@ class BidirectionalStateSpace(TokenMixer):
         return KVCache()  # unused: the whole sequence is read at once
 
     def forward(
-        self, x: Sequence, inputs: AttentionInputs, cache: KVCache, need_weights: bool
-    ) -> tuple[Sequence, Weights]:
+        self, x: Activations, inputs: AttentionInputs, cache: KVCache, need_weights: bool
+    ) -> tuple[Activations, Weights]:
         mask = inputs.padding_mask
         reversed_mask = None if mask is None else mask.flip(1)
         backward = self.backwards(x.flip(1), reversed_mask)[0].flip(1)

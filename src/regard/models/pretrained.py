@@ -22,14 +22,15 @@ from regard.models.hf_cache import CachedState, LayerCaches, from_hf_cache, to_h
 from regard.models.interface import (
     AttentionLayer,
     Logits,
-    M,
     Memory,
+    MemoryT,
     Model,
     Rows,
-    S,
     Source,
     SourceMask,
+    StateT,
     Target,
+    Tokens,
 )
 from regard.models.transformer_base import position_ids_of
 from regard.text.vocabulary import EOS
@@ -39,7 +40,7 @@ Features = Float[Tensor, "batch target features"]
 SUPPRESSED_LOGIT = -100.0  # a bias that acts as minus infinity, but is finite: inf - inf is NaN
 
 
-class Pretrained(Model[M, S], Generic[M, S]):
+class Pretrained(Model[MemoryT, StateT], Generic[MemoryT, StateT]):
     """What both kinds share: the output projection, and the capture of attention weights."""
 
     suppression: Tensor
@@ -123,7 +124,7 @@ class PretrainedDecoder(Pretrained[PromptMemory, PretrainedDecoderState]):
         return PretrainedDecoderState(memory.caches, 1, memory.cache_mask, memory.cache_mask.sum(1))
 
     def step(
-        self, tokens: Rows, state: PretrainedDecoderState
+        self, tokens: Tokens, state: PretrainedDecoderState
     ) -> tuple[Logits, PretrainedDecoderState]:
         features, state, _ = self._decode(tokens[:, None], state, need_weights=False)
         return self.project(features[:, 0]), state
@@ -248,7 +249,7 @@ class PretrainedEncoderDecoder(Pretrained[Memory, PretrainedEncoderDecoderState]
         return PretrainedEncoderDecoderState((), 1, (), memory.states, memory.mask)
 
     def step(
-        self, tokens: Rows, state: PretrainedEncoderDecoderState
+        self, tokens: Tokens, state: PretrainedEncoderDecoderState
     ) -> tuple[Logits, PretrainedEncoderDecoderState]:
         from transformers import EncoderDecoderCache
 

@@ -20,14 +20,14 @@ from regard.models.interface import (
     Logits,
     Memory,
     Model,
-    Rows,
     Source,
     SourceMask,
     Target,
+    Tokens,
 )
 from regard.models.recurrent_decoder import Decoder, RecurrentState
 
-Sequence = Float[Tensor, "batch length dim"]
+Activations = Float[Tensor, "batch length dim"]
 
 
 def reverse(x: Float[Tensor, "batch length *rest"], mask: Bool[Tensor, "batch length"]) -> Tensor:
@@ -38,7 +38,7 @@ def reverse(x: Float[Tensor, "batch length *rest"], mask: Bool[Tensor, "batch le
     return x.gather(1, source[..., None].expand_as(x))
 
 
-def last_state(x: Sequence, mask: Bool[Tensor, "batch length"]) -> Float[Tensor, "batch dim"]:
+def last_state(x: Activations, mask: Bool[Tensor, "batch length"]) -> Float[Tensor, "batch dim"]:
     """The state at the last real token of each row."""
     index = (mask.sum(1) - 1)[:, None, None].expand(-1, 1, x.shape[-1])
     return x.gather(1, index)[:, 0]
@@ -73,7 +73,7 @@ class Encoder(nn.Module):
 
     def forward(
         self, source: Source, mask: SourceMask
-    ) -> tuple[Sequence, Float[Tensor, "batch dim"]]:
+    ) -> tuple[Activations, Float[Tensor, "batch dim"]]:
         """(a state for each token, the sentence representation)"""
         position_ids = torch.arange(source.shape[1], device=source.device).expand_as(source)
         x = self.position.embed(self.embedding(source), position_ids)
@@ -128,7 +128,7 @@ class Recurrent(Model[RecurrentMemory, RecurrentState]):
     def init_state(self, memory: RecurrentMemory) -> RecurrentState:
         return self.decoder.init_state(memory.initial, memory.states, memory.mask)
 
-    def step(self, tokens: Rows, state: RecurrentState) -> tuple[Logits, RecurrentState]:
+    def step(self, tokens: Tokens, state: RecurrentState) -> tuple[Logits, RecurrentState]:
         features, _, state = self.decoder(self.embedding(tokens[:, None]), state)
         return self.project(self.dropout(features[:, 0])), state
 

@@ -23,7 +23,7 @@ from regard.models.interface import Record
 
 CHUNK = 16  # sequential steps of a scan; all chunks are scanned in parallel
 
-Sequence = Float[Tensor, "batch length d_model"]
+Activations = Float[Tensor, "batch length d_model"]
 Mask = Bool[Tensor, "batch length"]
 Inner = Float[Tensor, "batch length inner"]
 StateInput = Float[Tensor, "batch length state"]  # B or C
@@ -74,19 +74,19 @@ class StateSpace(nn.Module):
         return StateSpaceState(window, self.D.new_zeros(batch, inner, self.state_dim))
 
     def forward(
-        self, x: Sequence, mask: Mask | None = None, state: StateSpaceState | None = None
-    ) -> tuple[Sequence, StateSpaceState]:
+        self, x: Activations, mask: Mask | None = None, state: StateSpaceState | None = None
+    ) -> tuple[Activations, StateSpaceState]:
         """`mask` is True for real tokens; None: all are real. Outputs at padding are zeros."""
         if mask is None:
             return self._forward(x, None, state)
-        index = compact(mask)[..., None].expand_as(x)
+        index = compaction_index(mask)[..., None].expand_as(x)
         real = torch.zeros_like(x).scatter(1, index, x.masked_fill(~mask[..., None], 0.0))
         y, state = self._forward(real, mask.sum(1), state)
         return y.gather(1, index).masked_fill(~mask[..., None], 0.0), state
 
     def _forward(
-        self, x: Sequence, lengths: Int[Tensor, " batch"] | None, state: StateSpaceState | None
-    ) -> tuple[Sequence, StateSpaceState]:
+        self, x: Activations, lengths: Int[Tensor, " batch"] | None, state: StateSpaceState | None
+    ) -> tuple[Activations, StateSpaceState]:
         """For rows whose first `lengths` tokens are real; None: all tokens are."""
         u, z = self.in_proj(x).chunk(2, dim=-1)
         u, window = self._convolve(u, lengths, None if state is None else state.window)
@@ -137,7 +137,7 @@ class StateSpace(nn.Module):
             return y + self.D.to(dtype) * u, last
 
 
-def compact(mask: Mask) -> Int[Tensor, "batch length"]:
+def compaction_index(mask: Mask) -> Int[Tensor, "batch length"]:
     """New index of each token if the real ones move to the front, in order, and padding to the end."""
     padding = mask.sum(1, keepdim=True) + (~mask).cumsum(1)
     return torch.where(mask, mask.cumsum(1), padding) - 1

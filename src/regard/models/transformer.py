@@ -11,12 +11,20 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 from regard.attention import Position
-from regard.models.interface import AttentionLayer, Logits, Memory, Rows, Source, SourceMask, Target
+from regard.models.interface import (
+    AttentionLayer,
+    Logits,
+    Memory,
+    Source,
+    SourceMask,
+    Target,
+    Tokens,
+)
 from regard.models.layers import Block, CrossBlock, CrossWeights
 from regard.models.mixers import AttentionInputs, Weights
 from regard.models.transformer_base import TransformerBase, TransformerState, position_ids_of
 
-Sequence = Float[Tensor, "batch length d_model"]
+Activations = Float[Tensor, "batch length d_model"]
 
 
 @dataclass
@@ -73,9 +81,11 @@ class Transformer(TransformerBase[Memory, EncoderDecoderState]):
             source_position_ids=position_ids,
         )
 
-    def step(self, tokens: Rows, state: EncoderDecoderState) -> tuple[Logits, EncoderDecoderState]:
+    def step(
+        self, tokens: Tokens, state: EncoderDecoderState
+    ) -> tuple[Logits, EncoderDecoderState]:
         by_sentence = tokens.view(len(state.source_mask), -1)  # [batch beam]
-        inputs = state.append_hypotheses(by_sentence.shape[1])
+        inputs = state.append_one_per_hypothesis(by_sentence.shape[1])
         features, _ = self._decode(by_sentence, inputs, state, need_weights=False)
         return self.project(features.flatten(0, 1)), state
 
@@ -114,7 +124,7 @@ class Transformer(TransformerBase[Memory, EncoderDecoderState]):
 
     def _decode_target(
         self, target: Target, state: EncoderDecoderState, need_weights: bool
-    ) -> tuple[Sequence, list[tuple[Weights, CrossWeights]]]:
+    ) -> tuple[Activations, list[tuple[Weights, CrossWeights]]]:
         """Read a target, or its continuation, at once."""
         return self._decode(target, state.append_tokens(target.shape[1]), state, need_weights)
 
@@ -124,11 +134,11 @@ class Transformer(TransformerBase[Memory, EncoderDecoderState]):
         inputs: AttentionInputs,
         state: EncoderDecoderState,
         need_weights: bool,
-    ) -> tuple[Sequence, list[tuple[Weights, CrossWeights]]]:
+    ) -> tuple[Activations, list[tuple[Weights, CrossWeights]]]:
         x, all_weights = self._embed(self.target_embedding, tokens, inputs.position_ids), []
-        source = (state.source_mask, state.source_position_ids)
+        source_inputs = (state.source_mask, state.source_position_ids)
         layers = zip(self.decoder, state.caches, state.source_keys_values, strict=True)
         for block, cache, keys_values in layers:
-            x, *weights = block(x, inputs, cache, keys_values, *source, need_weights)
+            x, *weights = block(x, inputs, cache, keys_values, *source_inputs, need_weights)
             all_weights.append(tuple(weights))
         return self.decoder_norm(x), all_weights

@@ -10,11 +10,11 @@ from torch import Tensor, nn
 
 from regard.attention import Position, causal_mask
 from regard.models.dropout import Dropout
-from regard.models.interface import DecoderState, M, Model, S
+from regard.models.interface import DecoderState, MemoryT, Model, StateT
 from regard.models.mixers import AttentionInputs
 
 Ids = Int[Tensor, "batch length"]
-Sequence = Float[Tensor, "batch length d_model"]
+Activations = Float[Tensor, "batch length d_model"]
 
 
 def position_ids_of(mask: Bool[Tensor, "batch length"]) -> Int[Tensor, "batch length"]:
@@ -46,8 +46,8 @@ class TransformerState(DecoderState):
             mask = mask.gather(1, beam_indices[..., None].expand(-1, -1, mask.shape[-1]))
         return replace(self, caches=caches, cache_mask=mask)
 
-    def append_hypotheses(self, beam: int) -> AttentionInputs:
-        """Append the next token of each of `beam` hypotheses."""
+    def append_one_per_hypothesis(self, beam: int) -> AttentionInputs:
+        """Append the positions of one token for each of `beam` hypotheses; return their attention inputs."""
         position_ids = self.next_position_ids[:, None].expand(-1, beam)
         self.key_position_ids = torch.cat([self.key_position_ids, position_ids], dim=1)
         self.next_position_ids = self.next_position_ids + 1
@@ -61,7 +61,7 @@ class TransformerState(DecoderState):
         )
 
     def append_tokens(self, count: int) -> AttentionInputs:
-        """Append the next `count` tokens of the only hypothesis, with a causal mask."""
+        """Append the positions of `count` tokens of the only hypothesis; return inputs with a causal mask."""
         steps = torch.arange(count, device=self.next_position_ids.device)
         position_ids = self.next_position_ids[:, None] + steps
         self.key_position_ids = torch.cat([self.key_position_ids, position_ids], dim=1)
@@ -74,7 +74,7 @@ class TransformerState(DecoderState):
         return AttentionInputs(position_ids, self.key_position_ids, mask)
 
 
-class TransformerBase(Model[M, S], Generic[M, S]):
+class TransformerBase(Model[MemoryT, StateT], Generic[MemoryT, StateT]):
     """Embeddings with positions, and the output projection."""
 
     def __init__(
@@ -107,5 +107,5 @@ class TransformerBase(Model[M, S], Generic[M, S]):
             "target": [self.target_embedding.weight, *untied],
         }
 
-    def _embed(self, embedding: nn.Embedding, tokens: Ids, position_ids: Ids) -> Sequence:
+    def _embed(self, embedding: nn.Embedding, tokens: Ids, position_ids: Ids) -> Activations:
         return self.dropout(self.position.embed(embedding(tokens) * self.scale, position_ids))

@@ -13,9 +13,9 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 from torch.nn.functional import pad
 
-from regard.models.interface import M, Model, Record, S
+from regard.models.interface import MemoryT, Model, Record, StateT
 from regard.search.hypothesis import Hypothesis
-from regard.search.step import check_interval, next_log_probs, topk
+from regard.search.step import next_log_probs, select_check_interval, topk
 from regard.text.tokenizer import BOS, EOS, PAD
 
 NEG_INF = float("-inf")
@@ -70,8 +70,8 @@ class Finished(Record):
 
 @torch.inference_mode()
 def beam(
-    model: Model[M, S],
-    memory: M,
+    model: Model[MemoryT, StateT],
+    memory: MemoryT,
     max_lengths: Int[Tensor, " batch"],
     beam_size: int,
     nbest: int = 1,
@@ -83,7 +83,7 @@ def beam(
     Sentences that are done are removed from the batch every `check_every` steps, and at every maximum
     length, since the model may support no further position.
     """
-    check_every = check_every or check_interval(max_lengths.device)
+    check_every = check_every or select_check_interval(max_lengths.device)
     length_limits = set(max_lengths.tolist())
     results: dict[int, list[Hypothesis]] = {}
     sentences = list(range(len(max_lengths)))  # those still in the batch

@@ -6,19 +6,19 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from regard.models.interface import M, Model, Rows, S
+from regard.models.interface import MemoryT, Model, Rows, StateT, Tokens
 from regard.search.hypothesis import Hypothesis
-from regard.search.step import LogProbs, check_interval, next_log_probs
+from regard.search.step import LogProbs, next_log_probs, select_check_interval
 from regard.text.tokenizer import BOS, EOS, PAD
 
-ChooseToken = Callable[[LogProbs, Rows, int], tuple[Rows, Float[Tensor, " rows"]]]
+ChooseToken = Callable[[LogProbs, Rows, int], tuple[Tokens, Float[Tensor, " rows"]]]
 """(log-probs, row numbers, step) -> (token of each row, its log-probability)"""
 
 
 @torch.inference_mode()
 def generate(
-    model: Model[M, S],
-    memory: M,
+    model: Model[MemoryT, StateT],
+    memory: MemoryT,
     max_lengths: Int[Tensor, " batch"],
     choose: ChooseToken,
     check_every: int | None = None,
@@ -29,7 +29,7 @@ def generate(
     from the batch every `check_every` steps (on a GPU not at every step, since the check synchronises),
     and always at a row's maximum length, since the model may support no further position.
     """
-    check_every = check_every or check_interval(max_lengths.device)
+    check_every = check_every or select_check_interval(max_lengths.device)
     state = model.init_state(memory)
     length_limits = set(max_lengths.tolist())
     longest = max(length_limits)

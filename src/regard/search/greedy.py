@@ -3,15 +3,15 @@
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from regard.models.interface import M, Model, S
+from regard.models.interface import MemoryT, Model, StateT
 from regard.search.generate import generate
 from regard.search.hypothesis import Hypothesis
 from regard.search.step import topk
 
 
 def greedy(
-    model: Model[M, S],
-    memory: M,
+    model: Model[MemoryT, StateT],
+    memory: MemoryT,
     max_lengths: Int[Tensor, " batch"],
     check_every: int | None = None,
 ) -> list[Hypothesis]:
@@ -22,6 +22,6 @@ def greedy(
 def choose_best(
     log_probs: Float[Tensor, "rows vocab"], rows: Int[Tensor, " rows"], step: int
 ) -> tuple[Int[Tensor, " rows"], Float[Tensor, " rows"]]:
-    """(token, its log-probability)"""
+    """The most probable token of each row, and its log-probability."""
     top, tokens = topk(log_probs, 1)
     return tokens[:, 0], top[:, 0]

@@ -4,14 +4,14 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from regard.models.interface import M, Model, S
+from regard.models.interface import MemoryT, Model, StateT
 from regard.search.generate import generate
 from regard.search.hypothesis import Hypothesis
 
 
 def sample(
-    model: Model[M, S],
-    memory: M,
+    model: Model[MemoryT, StateT],
+    memory: MemoryT,
     max_lengths: Int[Tensor, " batch"],
     seeds: list[int],
     temperature: float = 1.0,

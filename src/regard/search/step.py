@@ -4,14 +4,16 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from regard.models.interface import M, Model, Rows, S
+from regard.models.interface import MemoryT, Model, StateT, Tokens
 from regard.text.tokenizer import BOS, PAD
 
-CHUNK = 64
+CHUNK = 64  # columns in a chunk of `topk`
 LogProbs = Float[Tensor, "rows vocab"]
 
 
-def next_log_probs(model: Model[M, S], tokens: Rows, state: S) -> tuple[LogProbs, S]:
+def next_log_probs(
+    model: Model[MemoryT, StateT], tokens: Tokens, state: StateT
+) -> tuple[LogProbs, StateT]:
     """Log-probabilities of the next token; PAD and BOS are never generated."""
     logits, state = model.step(tokens, state)
     log_probs = logits.float()
@@ -21,7 +23,7 @@ def next_log_probs(model: Model[M, S], tokens: Rows, state: S) -> tuple[LogProbs
     return log_probs, state
 
 
-def check_interval(device: torch.device) -> int:
+def select_check_interval(device: torch.device) -> int:
     """Steps between checks for finished rows. On a GPU each check synchronises with the host."""
     return 1 if device.type == "cpu" else 8
 

@@ -20,12 +20,12 @@ def load_data(config: Config, display: Display) -> Corpus:
 
 
 def load_tokenizers(
-    config: Config, folder: Path, data: Corpus, source: TokenizerPair | None
+    config: Config, folder: Path, data: Corpus, init_tokenizers: TokenizerPair | None
 ) -> TokenizerPair:
-    """Load the tokenizers from the folder. A new run copies those of `source` or trains its own."""
+    """Load the tokenizers from the folder. A new run copies `init_tokenizers`, or trains its own."""
     path = folder / "tokenizer.json"
-    if source and config.tokenizer.reuse:
-        replace(source, max_tokens=config.tokenizer.max_tokens).save(path)
+    if init_tokenizers and config.tokenizer.reuse:
+        replace(init_tokenizers, max_tokens=config.tokenizer.max_tokens).save(path)
     elif not path.is_file():
         TokenizerPair.train(config.tokenizer, data["train"], data.symbols).save(path)
     return TokenizerPair.load(path)
@@ -39,6 +39,7 @@ def encode_split(
     encoded = encode(data[split], tokenizers)
     limit = tokenizers.max_tokens
     lengths = enumerate(encoded.lengths())
+    # Encoded sources end with EOS; targets do not.
     rows = [row for row, (target, source) in lengths if source <= limit + 1 and target <= limit]
     if not rows:
         raise UserError(

@@ -28,11 +28,11 @@ class TrainingLoop:
 
     settings: Training
     train_step: TrainStep
-    train: BatchSampler
+    sampler: BatchSampler
     val: EncodedPairs
     folder: Path
     display: Display
-    bleu: Callable[[Model], float] | None = None
+    compute_bleu: Callable[[Model], float] | None = None
     """Computes validation BLEU, if that selects the best weights; None: the validation loss does."""
     progress: Progress = field(default_factory=Progress)
 
@@ -73,8 +73,8 @@ class TrainingLoop:
     def run(self) -> Progress:
         """Train until the last epoch is done or early stopping ends the run."""
         progress = self.progress
-        self.batches = self.train.epoch(progress.epoch)
-        self.reset_clock()
+        self.batches = self.sampler.epoch(progress.epoch)
+        self.start_clock()
         if self.settings.tensorboard:
             self.tensorboard = open_tensorboard(self.folder, progress.step)
         while not progress.finished:
@@ -90,12 +90,12 @@ class TrainingLoop:
         batch = self.batches[progress.batch]
         self.train_step(batch, self.learning_rate, progress.step)
         progress.step += 1
-        progress.tokens += self.train.count_tokens(batch)
+        progress.tokens += self.sampler.count_tokens(batch)
         progress.batch += 1
         epoch_ends = progress.batch == len(self.batches)
         if epoch_ends:
             progress.epoch, progress.batch = progress.epoch + 1, 0
-            self.batches = self.train.epoch(progress.epoch)
+            self.batches = self.sampler.epoch(progress.epoch)
         # On a GPU only at the end of an epoch: reading the loss waits for all steps launched so far.
         on_gpu = self.train_step.learning_rate.is_cuda
         if epoch_ends or (progress.step % CHECK_EVERY == 0 and not on_gpu):
@@ -120,30 +120,30 @@ class TrainingLoop:
         progress = self.progress
         train_loss = self.mean_loss()
         self.train_step.reset_loss()
-        tokens_per_second = self.read_clock()
-        val = self.validation_likelihood()
-        bleu = self.bleu(self.train_step.ema_model) if self.bleu else None
-        is_best = self.compare_with_best(val.loss, bleu)
+        tokens_per_second = self.stop_clock()
+        likelihood = self.validation_likelihood()
+        bleu = self.compute_bleu(self.train_step.ema_model) if self.compute_bleu else None
+        is_best = self.compare_with_best(likelihood.loss, bleu)
         patience = self.settings.patience
         stop_early = patience is not None and progress.validations_since_best >= patience
         progress.finished = is_last or stop_early
-        self.log_validation(train_loss, val, bleu, tokens_per_second)
-        self.print_validation(train_loss, val, bleu, tokens_per_second, is_best)
+        self.log_validation(train_loss, likelihood, bleu, tokens_per_second)
+        self.print_validation(train_loss, likelihood, bleu, tokens_per_second, is_best)
         if stop_early and not is_last:
             count = progress.validations_since_best
             self.display.print(f"early stopping: no improvement in {count} validations")
         if is_best:
-            record = {"step": progress.step, "loss": val.loss}
+            record = {"step": progress.step, "loss": likelihood.loss}
             best = weights.state_tensors(self.train_step.ema_model)
             weights.save(self.folder / "model.safetensors", best, record)
         checkpoint.save(self.folder, progress, self.train_step)
-        self.reset_clock()
+        self.start_clock()
 
-    def reset_clock(self) -> None:
+    def start_clock(self) -> None:
         self.clock = (self.progress.tokens, time.perf_counter())
 
-    def read_clock(self) -> float:
-        """Add the time since `reset_clock` to the training time; return the tokens per second."""
+    def stop_clock(self) -> float:
+        """Add the time since `start_clock` to the training time; return the tokens per second."""
         tokens, start = self.clock
         seconds = time.perf_counter() - start
         self.progress.seconds += seconds
@@ -152,10 +152,12 @@ class TrainingLoop:
     def validation_likelihood(self) -> Likelihood:
         """Likelihood of the validation split; an error if its loss is not finite."""
         max_tokens = 2 * self.settings.batch_tokens
-        val = aggregate(likelihoods(self.train_step.ema_model, self.val, max_tokens))
-        if not math.isfinite(val.loss):
-            raise UserError(f"the validation loss became {val.loss} at step {self.progress.step}")
-        return val
+        likelihood = aggregate(likelihoods(self.train_step.ema_model, self.val, max_tokens))
+        if not math.isfinite(likelihood.loss):
+            raise UserError(
+                f"the validation loss became {likelihood.loss} at step {self.progress.step}"
+            )
+        return likelihood
 
     def compare_with_best(self, loss: float, bleu: float | None) -> bool:
         """Whether these are the best weights so far, by BLEU or loss; updates `progress`."""
@@ -171,16 +173,20 @@ class TrainingLoop:
         return is_best
 
     def log_validation(
-        self, train_loss: float, val: Likelihood, bleu: float | None, tokens_per_second: float
+        self,
+        train_loss: float,
+        likelihood: Likelihood,
+        bleu: float | None,
+        tokens_per_second: float,
     ) -> None:
         self.log(
             event="validation",
             step=self.progress.step,
             epoch=round(self.epochs_done, 4),
             train_loss=train_loss,
-            loss=val.loss,
-            perplexity=val.perplexity,
-            token_accuracy=val.token_accuracy,
+            loss=likelihood.loss,
+            perplexity=likelihood.perplexity,
+            token_accuracy=likelihood.token_accuracy,
             **({} if bleu is None else {"bleu_lower": bleu}),
             learning_rate=float(self.train_step.learning_rate),
             tokens_per_second=tokens_per_second,
@@ -190,7 +196,7 @@ class TrainingLoop:
     def print_validation(
         self,
         train_loss: float,
-        val: Likelihood,
+        likelihood: Likelihood,
         bleu: float | None,
         tokens_per_second: float,
         is_best: bool,
@@ -198,7 +204,7 @@ class TrainingLoop:
         suffix = ("" if bleu is None else f"  BLEU {bleu:.2f}") + ("  best" if is_best else "")
         self.display.print(
             f"step {self.progress.step:>6}  epoch {self.epochs_done:5.2f}  "
-            f"train {train_loss:.4f}  val {val.loss:.4f}  perplexity {val.perplexity:.3f}  "
+            f"train {train_loss:.4f}  val {likelihood.loss:.4f}  perplexity {likelihood.perplexity:.3f}  "
             f"{tokens_per_second:,.0f} tokens/s{suffix}"
         )
 

@@ -72,18 +72,20 @@ class ProjectedCrossEntropy(torch.autograd.Function):
         chunk_rows = CHUNK_ROWS[features.device.type]
         for start in range(0, len(labels), chunk_rows):
             rows = slice(start, start + chunk_rows)
-            chunk, targets, scale = features[rows], labels[rows, None], row_weights[rows]
+            chunk, chunk_labels, scale = features[rows], labels[rows, None], row_weights[rows]
             logits = nn.functional.linear(chunk, weight, bias)
             probs = logits.softmax(-1)
             # A probability that underflows to 0 gives a large loss, not an infinite one.
-            losses = -probs.gather(1, targets).to(dtype).clamp(min=torch.finfo(dtype).tiny).log()
+            losses = (
+                -probs.gather(1, chunk_labels).to(dtype).clamp(min=torch.finfo(dtype).tiny).log()
+            )
             if smoothing:
-                log_sum_exp = logits.gather(1, targets) + losses
+                log_sum_exp = logits.gather(1, chunk_labels) + losses
                 mean_logits = (chunk.to(dtype) @ mean_weight + mean_bias)[:, None]
                 losses = (1 - smoothing) * losses + smoothing * (log_sum_exp - mean_logits)
             loss += (losses * scale).sum()
-            label_part = probs.new_full(targets.shape, smoothing - 1)
-            logits_grad = probs.scatter_add_(1, targets, label_part)
+            label_part = probs.new_full(chunk_labels.shape, smoothing - 1)
+            logits_grad = probs.scatter_add_(1, chunk_labels, label_part)
             smoothing_grad = smoothing * mean_weight.to(chunk)
             features_grad[rows] = (logits_grad @ weight - smoothing_grad) * scale.to(chunk)
             if weight_grad is not None:

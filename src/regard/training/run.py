@@ -50,11 +50,13 @@ def train_in_folder(
     files.remove_temporary(folder)
     resume = resume and (folder / checkpoint.FILE).is_file()
     # A resumed run has everything in its folder: the run it was initialised from may be gone.
-    source = SourceCheckpoint.load(config, folder) if config.init and not resume else None
+    source_checkpoint = (
+        SourceCheckpoint.load(config, folder) if config.init and not resume else None
+    )
     data = load_data(config, display)
-    tokenizers, model = build_model(config, folder, data, source, resume, display)
+    tokenizers, model = build_model(config, folder, data, source_checkpoint, resume, display)
     model = move_to_device(model, device)
-    init = apply_warm_start(source, model, tokenizers, data, display)
+    init = apply_warm_start(source_checkpoint, model, tokenizers, data, display)
     environment = describe_environment(device, jobs)
     with use_cuda_stream(device):
         loop = build_loop(config, folder, device, data, tokenizers, model, display)
@@ -62,7 +64,7 @@ def train_in_folder(
             if resume:
                 resume_loop(loop, data)
             else:
-                start_loop(loop, config.seed, model, data, {**environment, **init})
+                start_log(loop, config.seed, model, data, {**environment, **init})
             progress = loop.run()
     # A run that was already finished was trained where it started, not where it is resumed.
     start = {**environment, **read_start_event(folder)}
@@ -76,7 +78,7 @@ def build_model(
     config: Config,
     folder: Path,
     data: Corpus,
-    source: SourceCheckpoint | None,
+    source_checkpoint: SourceCheckpoint | None,
     resume: bool,
     display: Display,
 ) -> tuple[TokenizerPair, Model]:
@@ -91,7 +93,8 @@ def build_model(
     if pretrained:
         pretrained.save(folder)
         return pretrained.tokenizers, pretrained.model
-    tokenizers = load_tokenizers(config, folder, data, source.tokenizers if source else None)
+    init_tokenizers = source_checkpoint.tokenizers if source_checkpoint else None
+    tokenizers = load_tokenizers(config, folder, data, init_tokenizers)
     sizes = (tokenizers.source.vocab_size, tokenizers.target.vocab_size)
     return tokenizers, build(config.model, *sizes, tokenizers.joint, folder)
 
@@ -125,16 +128,16 @@ def move_to_device(model: Model, device: str) -> Model:
 
 
 def apply_warm_start(
-    source: SourceCheckpoint | None,
+    source_checkpoint: SourceCheckpoint | None,
     model: Model,
     tokenizers: TokenizerPair,
     data: Corpus,
     display: Display,
 ) -> dict[str, Any]:
     """Initialise the model from the source checkpoint, if there is one; return the card's entry."""
-    if source is None:
+    if source_checkpoint is None:
         return {}
-    started = source.warm_start(model, tokenizers, data)
+    started = source_checkpoint.warm_start(model, tokenizers, data)
     for message in started.messages:
         display.print(message)
     return {"init": started.record}
@@ -162,11 +165,11 @@ def build_loop(
     dataset = DeviceDataset(train, device)
     train_step = TrainStep(model, settings, dataset, dtype, cuda_graphs, display.print)
 
-    def bleu(model: Model) -> float:
+    def compute_bleu(model: Model) -> float:
         translator = Translator(config, tokenizers, model)
         return greedy_bleu(translator, val_pairs, val, 4 * settings.batch_tokens)
 
-    metric = bleu if settings.checkpoint_metric == "bleu" else None
+    metric = compute_bleu if settings.checkpoint_metric == "bleu" else None
     return TrainingLoop(settings, train_step, batches, val, folder, display, metric)
 
 
@@ -183,7 +186,7 @@ def summarise(
     )
 
 
-def start_loop(
+def start_log(
     loop: TrainingLoop, seed: int, model: Model, data: Corpus, facts: dict[str, Any]
 ) -> None:
     """Start a new log with an event that describes the run."""

@@ -22,7 +22,7 @@ from regard.torch_private import foreach_add_, foreach_copy_, foreach_mul_, fore
 from regard.training.cuda_graph import CapturedStep, HostSyncError, forbid_host_sync
 from regard.training.objective import objective
 
-Shape = tuple[int, int, int]
+Shape = tuple[int, int, int]  # (rows, source length, target length)
 
 
 def build_optimizer(model: Model, settings: Training) -> AdamW:
@@ -42,7 +42,7 @@ def trainable_parameters(model: Model) -> list[Tensor]:
 
 
 class TrainStep:
-    """Training steps of one model on one split. `model` holds the float32 weights.
+    """Training steps of one model on one split. `model` holds the float32 (master) weights.
 
     In bfloat16, `compute_model` is a copy that computes loss and gradients; each step copies the
     gradients to `model`, updates it, and copies the weights back. `ema_model` holds the exponential
@@ -62,7 +62,7 @@ class TrainStep:
         self.optimizer = build_optimizer(model, settings)
         self.learning_rate: Tensor = self.optimizer.param_groups[0]["lr"]
         self.parameters = trainable_parameters(model)
-        self.compute_model = model if dtype == torch.float32 else copy_as(model, dtype)
+        self.compute_model = model if dtype == torch.float32 else copy_with_dtype(model, dtype)
         self.compute_parameters = trainable_parameters(self.compute_model)
         self.ema_model = model if settings.ema_decay is None else copy.deepcopy(model)
         self.ema_parameters = trainable_parameters(self.ema_model)
@@ -138,7 +138,7 @@ class TrainStep:
                 update_ema(self.ema_parameters, self.parameters, self.ema_weight)
 
 
-def copy_as(model: Model, dtype: torch.dtype) -> Model:
+def copy_with_dtype(model: Model, dtype: torch.dtype) -> Model:
     """A copy of the model with parameters of this dtype. Buffers (frequencies, say) keep theirs."""
     copied = copy.deepcopy(model)
     for parameter in copied.parameters():

@@ -82,8 +82,8 @@ class SourceCheckpoint:
             old, new = getattr(self.tokenizers, side), getattr(tokenizers, side)
             old_ids, new_ids = shared_token_ids(old, new)
             counts[side] = {"copied": len(new_ids), "new": new.vocab_size - len(new_ids)}
-            for to, source in zip(new_tables[side], old_tables[side], strict=True):
-                to[new_ids] = source[old_ids].to(to.device)
+            for new_table, old_table in zip(new_tables[side], old_tables[side], strict=True):
+                new_table[new_ids] = old_table[old_ids].to(new_table.device)
         copied = {id(parameter) for tables in new_tables.values() for parameter in tables}
         old_parameters = dict(self.translator.model.named_parameters())
         for name, parameter in model.named_parameters():
