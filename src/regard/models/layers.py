@@ -21,6 +21,7 @@ from regard.models.dropout import Dropout
 from regard.models.mixers import AttentionInputs, TokenMixer, Weights
 
 Activations = Float[Tensor, "batch length d_model"]
+Inner = Float[Tensor, "batch length d_ff"]
 SourceHeads = Float[Tensor, "batch kv_heads source _"]
 CrossWeights = Float[Tensor, "batch heads query source"] | None
 
@@ -40,7 +41,7 @@ class FeedForward(nn.Module):
         self.down = Linear(d_ff, d_model)
         self.dropout = Dropout(dropout)
 
-    def activation(self, x: Activations) -> Activations:
+    def activation(self, x: Inner) -> Inner:
         return torch.relu(x)
 
     def forward(self, x: Activations) -> Activations:
@@ -50,7 +51,7 @@ class FeedForward(nn.Module):
 class Gelu(FeedForward):
     """W_2 gelu(W_1 x + b_1) + b_2 (Hendrycks and Gimpel, 2016; the GPTs)."""
 
-    def activation(self, x: Activations) -> Activations:
+    def activation(self, x: Inner) -> Inner:
         return gelu(x)
 
 
