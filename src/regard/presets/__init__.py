@@ -56,10 +56,13 @@ def read(name: str, derived: tuple[str, ...] = ()) -> dict[str, Any]:
 def read_preset(name: str) -> dict[str, Any]:
     file = resources.files("regard.presets") / f"{name}.toml"
     if not file.is_file():
-        known, new = names(), renamed.PRESETS.get(name)
-        hint = f' It is now called "{new}".' if new else suggest(name, known)
+        if name in renamed.PRESETS:
+            raise UserError(
+                f'there is no preset "{name}". It is now called "{renamed.PRESETS[name]}".'
+            )
+        known = names()
         raise UserError(
-            f'there is no preset "{name}".{hint} Presets: {join_names(known)}. '
+            f'there is no preset "{name}".{suggest(name, known)} Presets: {join_names(known)}. '
             "A file of your own must end in .toml."
         )
     return tomllib.loads(file.read_text("utf-8"))

@@ -24,8 +24,9 @@ def describe_error(error: ErrorDetails, root: type[Table] = Config) -> str:
         case "extra_forbidden":
             known = list(fields_at(location[:-1], root))
             new = renamed.KEYS.get(".".join(path.split(".")[-2:]))
-            hint = f' It is now called "{new}".' if new in known else suggest(location[-1], known)
-            return f"{path}: unknown key.{hint} Known here: {join_names(known)}"
+            if new in known:
+                return f'{path}: unknown key. It is now called "{new}".'
+            return f"{path}: unknown key.{suggest(location[-1], known)} Known here: {join_names(known)}"
         case "kind":
             kind = value.get("kind") if isinstance(value, dict) else value
             registered = sorted(extensions(ctx["extension"]))
