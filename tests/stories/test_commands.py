@@ -6,12 +6,15 @@ import subprocess
 import sys
 import tomllib
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
+import typer
 
 import regard as package
 from regard import presets
+from regard.cli import app
 
 SCRIPT = Path(sys.executable).parent / "regard"
 COMMANDS = ["train", "translate", "evaluate", "diagram", "presets"]
@@ -229,3 +232,23 @@ def test_python_api(run: Path) -> None:
         model.translate(TEXTS[0])
     with pytest.raises(package.UserError, match="attention=True"):
         _ = model.translate(TEXTS, attention=False)[0].attention
+
+
+def list_commands(command: Any, name: str = "regard") -> dict[str, Any]:
+    """Every command and group below `command`, by what is typed."""
+    children = getattr(command, "commands", {}).items()
+    below = [list_commands(child, f"{name} {child_name}") for child_name, child in children]
+    return {name: command} | {key: value for part in below for key, value in part.items()}
+
+
+COMMANDS = list_commands(typer.main.get_command(app))
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_help_has_no_brackets(name):
+    """Rich reads [text] as markup and drops it."""
+    texts = [
+        COMMANDS[name].help or "",
+        *(getattr(p, "help", "") or "" for p in COMMANDS[name].params),
+    ]
+    assert not [text for text in texts if "[" in text]

@@ -33,7 +33,7 @@ def train(
     ],
     run: Annotated[
         Path | None,
-        typer.Option(help="The run folder to write. [default: runs/PRESET]", show_default=False),
+        typer.Option(help="The run folder to write; runs/PRESET by default.", show_default=False),
     ] = None,
     seed: Annotated[
         int | None,

@@ -34,7 +34,7 @@ def diagram(
         Path | None,
         typer.Option(
             "--out",
-            help="One text: a .png, .svg or .html file [default: attention.png]. Several: a folder for "
+            help="One text: a .png, .svg or .html file, attention.png by default. Several: a folder for "
             "the pictures and their index.html.",
             show_default=False,
         ),
