@@ -6,14 +6,16 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 RUN := runs/demo
 
-.PHONY: help demo test check format clean
+.PHONY: help demo test quick mutations check format clean
 
 help:
-	@echo "make demo    set up, train the case task (about a minute), translate, plot its attention"
-	@echo "make test    set up and run the tests"
-	@echo "make check   ruff, pyright, import-linter"
-	@echo "make format  format and fix with ruff"
-	@echo "make clean   remove the virtual environment"
+	@echo "make demo       set up, train the case task (about a minute), translate, plot its attention"
+	@echo "make test       set up and run the tests (5 minutes on two cores)"
+	@echo "make quick      a part of them, in less than a minute"
+	@echo "make mutations  break the library in many places: which test notices each?"
+	@echo "make check      ruff, pyright, import-linter"
+	@echo "make format     format and fix with ruff"
+	@echo "make clean      remove the virtual environment"
 
 $(READY): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
@@ -37,6 +39,12 @@ demo: $(READY)
 test: $(READY)
 	@echo "== running the tests"
 	@$(BIN)/python -m pytest -n 2 --dist worksteal
+
+quick: $(READY)
+	@$(BIN)/python -m pytest -n 2 --dist worksteal --quick
+
+mutations: $(READY)
+	@$(BIN)/python -m tests.mutations
 
 check: $(READY)
 	@echo "== ruff"; $(BIN)/ruff check . && $(BIN)/ruff format --check .

@@ -1,0 +1,356 @@
+"""The breaks: a sentence for what is wrong, the text to replace, and the tests that must notice."""
+
+from dataclasses import dataclass
+
+ATTEND = "tests/attention/test_attend.py"
+HEADS = "tests/attention/test_heads.py"
+LATENT = "tests/attention/test_latent.py"
+NORMALISE = "tests/attention/test_normalise.py"
+POSITIONS = "tests/attention/test_positions.py"
+SCORES = "tests/attention/test_scores.py"
+INVARIANTS = "tests/models/test_invariants.py"
+ABLATE = "tests/models/test_ablate.py"
+STATE_SPACE = "tests/models/test_state_space.py"
+BEAM = "tests/search/test_beam.py"
+GREEDY = "tests/search/test_greedy.py"
+SAMPLE = "tests/search/test_sample.py"
+OBJECTIVE = "tests/training/test_objective.py"
+STEP = "tests/training/test_step.py"
+LOOP = "tests/training/test_loop.py"
+RESUME = "tests/training/test_resume.py"
+BATCH = "tests/text/test_batch.py"
+
+
+@dataclass(frozen=True)
+class Break:
+    """One deliberate error: `old`, which occurs once in `file`, becomes `new`."""
+
+    name: str
+    file: str
+    old: str
+    new: str
+    tests: tuple[str, ...]
+
+    def apply(self, source: str) -> str:
+        """The broken source."""
+        if source.count(self.old) != 1:
+            raise ValueError(
+                f"{self.name}: {self.file} has {source.count(self.old)} times {self.old!r}"
+            )
+        return source.replace(self.old, self.new)
+
+
+def in_file(file: str, *tests: str, breaks: dict[str, tuple[str, str]]) -> list[Break]:
+    return [Break(name, file, old, new, tests) for name, (old, new) in breaks.items()]
+
+
+BREAKS: list[Break] = [
+    *in_file(
+        "attention/attend.py",
+        ATTEND,
+        breaks={
+            "attend: the mask is ignored": (
+                'scores = scores.masked_fill(~mask, float("-inf"))',
+                "scores = scores",
+            ),
+            "attend: the mask has the other polarity": ("masked_fill(~mask", "masked_fill(mask"),
+            "attend: the fused kernel ignores the mask": (
+                "mask.to(query.dtype).log() if bias is None",
+                "None if bias is None",
+            ),
+            "attend: the fused kernel drops the bias where there is a mask": (
+                'torch.where(mask, bias, float("-inf"))',
+                "mask.to(query.dtype).log()",
+            ),
+        },
+    ),
+    *in_file(
+        "attention/normalise.py",
+        NORMALISE,
+        breaks={
+            "normalise: softmax over queries": (".softmax(-1)", ".softmax(-2)"),
+            "normalise: the straight-through gradient is removed": (
+                "return hard + (soft - soft.detach())",
+                "return hard",
+            ),
+            "normalise: sparsemax keeps one score too few": (
+                "support = (1 + rank * ordered > cumulative)",
+                "support = (1 + rank * ordered > cumulative + 0.1)",
+            ),
+        },
+    ),
+    *in_file(
+        "attention/scores.py",
+        SCORES,
+        breaks={
+            "score: scaled-dot is not scaled": (" / math.sqrt(query.shape[-1])", ""),
+            "score: additive without tanh": ("torch.tanh(", "("),
+            "score: bilinear ignores its matrix": ("self.linear(keys)", "keys"),
+        },
+    ),
+    *in_file(
+        "attention/masks.py",
+        ATTEND,
+        HEADS,
+        breaks={
+            "mask: causal mask hides the query's own position": (
+                "None, :] <= query",
+                "None, :] < query",
+            ),
+            "mask: the window is one key wider": (".abs() < window", ".abs() <= window"),
+        },
+    ),
+    *in_file(
+        "attention/positions.py",
+        POSITIONS,
+        breaks={
+            "position: ALiBi's sign is flipped": ("(-self.slopes", "(self.slopes"),
+            "position: sinusoidal swaps sine and cosine": (
+                "[angles.sin(), angles.cos()]",
+                "[angles.cos(), angles.sin()]",
+            ),
+            "position: NTK equals linear": (
+                "omega * factor ** -(torch.arange(pairs) / max(pairs - 1, 1))",
+                "omega / factor",
+            ),
+            "position: YaRN equals none": ("omega * (ramp + (1 - ramp) / factor)", "omega"),
+            "position: YaRN does not scale the scores": (
+                "0.1 * math.log(factor) + 1 if",
+                "1.0 if",
+            ),
+            "position: relative distances have the other sign": (
+                "key_position_ids[:, None, :] - query_position_ids[:, :, None]",
+                "query_position_ids[:, :, None] - key_position_ids[:, None, :]",
+            ),
+            "position: relative distances are not clipped at the right place": (
+                "distances.clamp(-limit, limit) + limit",
+                "distances.clamp(1 - limit, limit - 1) + limit",
+            ),
+            "position: rotary rotates the other way": (
+                "self.omega).to(dtype)",
+                "-self.omega).to(dtype)",
+            ),
+        },
+    ),
+    *in_file(
+        "attention/heads.py",
+        HEADS,
+        breaks={
+            "heads: rotary is not applied to keys": (
+                "return self.position.rotate(keys, position_ids), values",
+                "return keys, values",
+            ),
+            "heads: rotary is not applied to queries": (
+                "query = self.position.rotate(query, query_position_ids)",
+                "",
+            ),
+            "heads: keys and values are swapped": (
+                "keys, values = (split_heads(half, self.kv_heads) for half in halves)",
+                "values, keys = (split_heads(half, self.kv_heads) for half in halves)",
+            ),
+            "heads: the window is ignored": ("if self.window is not None:", "if False:"),
+            "heads: groups are interleaved, not consecutive": (
+                "x.unflatten(1, (kv_heads, -1)).flatten(2, 3)",
+                "x.unflatten(1, (-1, kv_heads)).transpose(1, 2).flatten(2, 3)",
+            ),
+            "heads: dropout of the weights in evaluation mode, too": (
+                "self.dropout if self.training else 0.0",
+                "self.dropout",
+            ),
+        },
+    ),
+    *in_file(
+        "attention/latent.py",
+        LATENT,
+        breaks={
+            "latent: no norm of the compressed vector": (
+                "c = rms_norm(c, c.shape[-1:], self.scale.to(c.dtype), eps=1e-6)",
+                "c = c * self.scale",
+            ),
+            "latent: the decoupled key is not rotated": (
+                "self.position.rotate(rotary_key, position_ids)",
+                "rotary_key",
+            ),
+            "latent: no correction of the scale when absorbed": (
+                "math.sqrt(sum(self.cache_dims) / sum(self.query_dims))",
+                "1.0",
+            ),
+        },
+    ),
+    *in_file(
+        "models/recurrent.py",
+        INVARIANTS,
+        breaks={
+            "recurrent: the sentence representation is the last state, padding or not": (
+                "(mask.sum(1) - 1)[:, None, None]",
+                "torch.full_like(mask.sum(1), mask.shape[1] - 1)[:, None, None]",
+            ),
+        },
+    ),
+    *in_file(
+        "models/transformer_base.py",
+        INVARIANTS,
+        breaks={
+            "state: reordering hypotheses leaves the mask": (
+                "mask = mask.gather(1, beam_indices[..., None].expand(-1, -1, mask.shape[-1]))",
+                "pass",
+            ),
+            "state: a step does not advance the position": (
+                "self.next_position_ids = self.next_position_ids + 1",
+                "pass",
+            ),
+        },
+    ),
+    *in_file(
+        "models/kv_cache.py",
+        INVARIANTS,
+        breaks={
+            "cache: a new token overwrites the one before": (
+                "start, end = self.length, self.length + keys.shape[2]",
+                "start, end = self.length - 1, self.length - 1 + keys.shape[2]",
+            ),
+        },
+    ),
+    *in_file(
+        "models/state_space.py",
+        STATE_SPACE,
+        breaks={
+            "state space: padding changes the state": ("delta = delta * real[..., None]", "pass"),
+            "state space: no skip connection": ("y + self.D.to(dtype) * u, last", "y, last"),
+        },
+    ),
+    *in_file(
+        "search/beam.py",
+        BEAM,
+        breaks={
+            "beam: no length penalty": ("scores / length**self.length_penalty]", "scores]"),
+            "beam: stops before the best hypothesis is certain": (
+                "done = at_limit | finished.is_final(live.amax(1))[:, None]",
+                "done = at_limit | (finished.normalised[:, -1:] > NEG_INF)",
+            ),
+            "beam: hypotheses that ended stay live": (
+                "live = scores.masked_fill(has_eos, NEG_INF)",
+                "live = scores",
+            ),
+            "beam: the state is not reordered": ("state = state.reorder(beam_indices)", "pass"),
+            "beam: the worst finished hypothesis ranks first": (
+                "ranked.sort(descending=True, stable=True)",
+                "ranked.sort(descending=False, stable=True)",
+            ),
+        },
+    ),
+    *in_file(
+        "search/step.py",
+        GREEDY,
+        BEAM,
+        breaks={
+            "search: padding may be generated": (
+                'log_probs[:, PAD] = log_probs[:, BOS] = float("-inf")',
+                'log_probs[:, BOS] = float("-inf")',
+            ),
+        },
+    ),
+    *in_file(
+        "search/generate.py",
+        GREEDY,
+        breaks={
+            "search: tokens after EOS are kept": (
+                "torch.where(active, tokens, PAD)",
+                "tokens",
+            ),
+            "search: the maximum length is exceeded by one": (
+                "(step + 1 < max_lengths[rows])",
+                "(step < max_lengths[rows])",
+            ),
+        },
+    ),
+    *in_file(
+        "search/sample.py",
+        SAMPLE,
+        breaks={
+            "sample: the temperature is ignored": (".double() / temperature", ".double()"),
+            "sample: top-p keeps one token too few": (
+                "probs.cumsum(-1) - probs >= top_p",
+                "probs.cumsum(-1) >= top_p",
+            ),
+            "sample: top-k keeps one token too many": ("ranks >= top_k", "ranks > top_k"),
+        },
+    ),
+    *in_file(
+        "training/objective.py",
+        OBJECTIVE,
+        breaks={
+            "loss: padding counts": (
+                "is_token = labels != PAD",
+                "is_token = torch.ones_like(labels, dtype=torch.bool)",
+            ),
+            "loss: label smoothing spares the label": ("smoothing - 1)", "-1.0)"),
+            "loss: the gradient lacks the label": (
+                "probs.scatter_add_(1, chunk_labels, label_part)",
+                "probs",
+            ),
+        },
+    ),
+    *in_file(
+        "training/step.py",
+        STEP,
+        LOOP,
+        breaks={
+            "step: gradients are not clipped": (
+                "clip_grad_norm_(self.parameters, self.settings.grad_clip)",
+                "pass",
+            ),
+            "step: the average moves the wrong way": (
+                "foreach_sub(values, averages)",
+                "foreach_sub(averages, values)",
+            ),
+            "step: weight decay on biases and norms": (
+                'groups.append({"params": others, "weight_decay": 0.0})',
+                'groups.append({"params": others, "weight_decay": settings.weight_decay})',
+            ),
+        },
+    ),
+    *in_file(
+        "training/checkpoint.py",
+        RESUME,
+        breaks={
+            "resume: the random generator is not restored": (
+                'torch.set_rng_state(tensors["rng.cpu"])',
+                'tensors["rng.cpu"]',
+            ),
+            "resume: the average of the weights starts again": (
+                'return {"model": train_step.model, "ema": train_step.ema_model}',
+                'return {"model": train_step.model}',
+            ),
+        },
+    ),
+    *in_file(
+        "training/loop.py",
+        LOOP,
+        RESUME,
+        breaks={
+            "resume: every epoch has the same order": (
+                "self.batches = self.sampler.epoch(progress.epoch)\n        # On",
+                "self.batches = self.sampler.epoch(0)\n        # On",
+            ),
+            "loop: the last weights are saved, not the best": (
+                "        if is_best:\n            record",
+                "        if True:\n            record",
+            ),
+        },
+    ),
+    *in_file(
+        "text/batch.py",
+        BATCH,
+        breaks={
+            "batch: labels are the inputs, not shifted by one": (
+                "torch.cat([bos, target[:, :-1]], dim=1)",
+                "target",
+            ),
+            "batch: a batch may exceed its budget by one row": (
+                "longest * (len(batch) + 1) > self.max_tokens",
+                "longest * len(batch) > self.max_tokens",
+            ),
+        },
+    ),
+]

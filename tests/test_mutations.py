@@ -1,0 +1,18 @@
+"""The deliberate breaks of tests/mutations: each still applies. `make mutations` runs them."""
+
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+
+
+def test_every_break_changes_the_library_once_and_names_a_test_file(monkeypatch):
+    monkeypatch.setattr(sys, "path", [str(ROOT), *sys.path])
+    from tests.mutations.breaks import BREAKS
+
+    assert len(BREAKS) >= 40
+    assert len({broken.name for broken in BREAKS}) == len(BREAKS)
+    for broken in BREAKS:
+        source = (ROOT / "src" / "regard" / broken.file).read_text("utf-8")
+        compile(broken.apply(source), broken.file, "exec")
+        assert all((ROOT / test).is_file() for test in broken.tests), broken.name
