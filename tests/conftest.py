@@ -1,23 +1,66 @@
-"""Every call in the tests passes through beartype, which checks types and tensor shapes."""
+"""Every call in the tests of a part passes through beartype, which checks types and tensor shapes."""
 
 import os
 import tempfile
 import warnings
+from collections import Counter
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 from typing import Any
 
+import jaxtyping
 import pytest
-from jaxtyping import install_import_hook
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # two test workers share the cores
 os.environ["HF_HUB_OFFLINE"] = "1"  # no test may use the network
 _cache = tempfile.TemporaryDirectory(prefix="regard-tests-")
 os.environ["REGARD_CACHE"] = _cache.name  # not the user's cache
 
-with install_import_hook("regard", "beartype.beartype"):
+with jaxtyping.install_import_hook("regard", "beartype.beartype"):
     import regard.training  # noqa: F401  (imports every package below it)
+
+# Tests of many parts together run unchecked, as for users: checks would take half of their time.
+UNCHECKED = (
+    *("stories", "training", "compare", "labs", "benchmarks"),
+    *("search/test_beam.py", "text/test_tasks.py", "text/test_datasets.py", "text/test_overlap.py"),
+)
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--quick", action="store_true", help="tests of single parts only, with every tenth model"
+    )
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """With --quick: leave out tests of many parts, and all but every tenth case of a long list."""
+    if not config.getoption("--quick"):
+        return
+    cases = Counter(item.nodeid.partition("[")[0] for item in items)
+    numbers: Counter[str] = Counter()
+    selected = []
+    for item in items:
+        test = item.nodeid.partition("[")[0]
+        is_kept = cases[test] < 40 or numbers[test] % 10 == 0
+        numbers[test] += 1
+        if is_kept and not is_unchecked(item):
+            selected.append(item)
+    kept = set(selected)
+    config.hook.pytest_deselected(items=[item for item in items if item not in kept])
+    items[:] = selected
+
+
+def is_unchecked(item: pytest.Item) -> bool:
+    """Is this a test of many parts together?"""
+    return item.path.relative_to(Path(__file__).parent).as_posix().startswith(UNCHECKED)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Before all fixtures of a test: are types and shapes checked?"""
+    jaxtyping.config.update("jaxtyping_disable", is_unchecked(item))
+
 
 TEXT = ["the cat sat on the mat.", "a dog, a cat and a hat", "no, no, no: it was the dog's hat"] * 3
 

@@ -39,7 +39,7 @@ def pairs() -> list[tuple[str, str]]:
 
 @pytest.fixture(params=list(MODELS))
 def translator(request: pytest.FixtureRequest) -> Translator:
-    return build_translator(MODELS[request.param])
+    return build_translator(MODELS[request.param], {"max_ratio": 1.0, "max_extra": 3})
 
 
 @pytest.fixture

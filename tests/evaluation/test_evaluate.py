@@ -86,14 +86,16 @@ def test_length_buckets_are_consistent(translator: Translator, pairs, monkeypatc
 
 def test_batch_size_and_order_do_not_matter(translator: Translator, pairs) -> None:
     expected = evaluate(translator, pairs)
-    for other in (evaluate(translator, pairs, batch_tokens=1), evaluate(translator, pairs[::-1])):
+    single = evaluate(translator, pairs, batch_tokens=1)
+    reversed_ = evaluate(translator, pairs[::-1])
+    for other in (single, reversed_):
         for name in ("loss", "perplexity", "bits_per_character", "token_accuracy"):
             assert other[name] == pytest.approx(expected[name], rel=1e-5)
         for name in ("bleu", "bleu_lower", "chrf", "exact_match", "sentences"):
             assert other["results"][0][name] == pytest.approx(expected["results"][0][name])
     outputs = expected["results"][0]["outputs"]
-    assert evaluate(translator, pairs, batch_tokens=1)["results"][0]["outputs"] == outputs
-    assert evaluate(translator, pairs[::-1])["results"][0]["outputs"] == outputs[::-1]
+    assert single["results"][0]["outputs"] == outputs
+    assert reversed_["results"][0]["outputs"] == outputs[::-1]
 
 
 def test_outputs_equal_translate(translator: Translator, pairs) -> None:

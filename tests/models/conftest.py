@@ -184,6 +184,9 @@ def make(table: dict[str, Any], seed: int = 1, joint: bool = False) -> Model:
     return model.double().eval()
 
 
+make_once = cache(lambda name: make(MODELS[name]))
+
+
 @pytest.fixture(scope="session")
 def pretrained(checkpoint):
     """A pretrained model from its table, named by architecture; in float32, which its layers require."""

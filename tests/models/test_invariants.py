@@ -66,14 +66,14 @@ def test_batch_size_changes_little_in_float32(family, example):
         torch.testing.assert_close(logits[row : row + 1], single, atol=1e-5, rtol=0)
 
 
-@pytest.mark.parametrize("t", [0, 1, 9, 16])
-def test_future_tokens_do_not_affect_earlier_outputs(model, example, t):
+def test_future_tokens_do_not_affect_earlier_outputs(model, example):
     before = model(example.source, example.mask, example.target)
-    changed = example.target.clone()
-    changed[:, t] = changed[:, t] % 18 + 1
-    after = model(example.source, example.mask, changed)
-    assert_close(after[:, :t], before[:, :t])
-    assert (after[:, t] - before[:, t]).abs().amax(-1).min() > 1e-6
+    for t in (0, 1, 9, 16):
+        changed = example.target.clone()
+        changed[:, t] = changed[:, t] % 18 + 1
+        after = model(example.source, example.mask, changed)
+        assert_close(after[:, :t], before[:, :t])
+        assert (after[:, t] - before[:, t]).abs().amax(-1).min() > 1e-6
 
 
 def test_output_depends_on_the_source(named_model, example):
@@ -92,29 +92,32 @@ def test_stepping_equals_the_full_forward_pass(model, example):
     assert_close(logits, model(example.source, example.mask, example.target))
 
 
-@pytest.mark.parametrize("t", [0, 1, 2, 9])
-def test_select_selects_rows(model, example, t):
-    state = model.init_state(model.encode(example.source, example.mask))
-    _, state = run_steps(model, state, example.target[:, :t])
-    rows = torch.tensor([3, 0, 0, 4, 2, 3, 1])  # permuted, some repeated
-    state = state.select(rows)
+def test_select_selects_rows(model, example):
+    memory = model.encode(example.source, example.mask)
+    rows, subset = torch.tensor([3, 0, 0, 4, 2, 3, 1]), torch.tensor([5, 1, 2])  # some repeated
     generator = torch.Generator().manual_seed(3)
-    tail = torch.randint(1, 19, (len(rows), 5), generator=generator)  # repeated rows diverge
-    first, state = run_steps(model, state, tail[:, :3])
-    subset = torch.tensor([5, 1, 2])
-    second, _ = run_steps(model, state.select(subset), tail[subset, 3:])
-    target = torch.cat([example.target[rows, :t], tail], dim=1)
-    expected = model(example.source[rows], example.mask[rows], target)[:, t:]
-    assert_close(first, expected[:, :3])
-    assert_close(second, expected[subset, 3:])
+    for t in (0, 1, 2, 9):
+        _, state = run_steps(model, model.init_state(memory), example.target[:, :t])
+        tail = torch.randint(1, 19, (len(rows), 4), generator=generator)  # repeated rows diverge
+        first, state = run_steps(model, state.select(rows), tail[:, :2])
+        second, _ = run_steps(model, state.select(subset), tail[subset, 2:])
+        target = torch.cat([example.target[rows, :t], tail], dim=1)
+        expected = model(example.source[rows], example.mask[rows], target)[:, t:]
+        assert_close(first, expected[:, :2])
+        assert_close(second, expected[subset, 2:])
 
 
-@pytest.mark.parametrize("t", [0, 2])
-def test_hypotheses_of_a_sentence_are_independent(model, example, t):
+def test_hypotheses_of_a_sentence_are_independent(model, example):
+    memory = model.encode(example.source, example.mask)
+    for t in (0, 2):
+        _, state = run_steps(model, model.init_state(memory), example.target[:, :t])
+        check_hypotheses(model, example, state, t)
+
+
+def check_hypotheses(model, example, state, t):
+    """Read random tokens with several hypotheses, after the first t target tokens."""
     beam, generator = 3, torch.Generator().manual_seed(3)
     batch = len(example.lengths)
-    memory = model.encode(example.source, example.mask)
-    _, state = run_steps(model, model.init_state(memory), example.target[:, :t])
     state = state.expand(beam)
     hypotheses = example.target[:, None, :t].expand(-1, beam, -1)
     sentences = torch.arange(batch)
@@ -146,23 +149,25 @@ def test_expand_by_one_and_identity_reorder_change_nothing(model, example):
     assert_close(run_steps(model, state, example.target[:, 2:5])[0], expected[:, 2:])
 
 
-@pytest.mark.parametrize("t", [0, 1, 3])
-@pytest.mark.parametrize("first", ["original", "copy"])
-def test_copy_branches(model, example, t, first):
-    state = model.init_state(model.encode(example.source, example.mask))
-    _, state = run_steps(model, state, example.target[:, :t])
-    branches = {"original": state, "copy": state.copy()}
-    tails = {"original": example.target[:, t : t + 4], "copy": example.target[:, t + 4 : t + 8]}
-    order = [first, *(name for name in branches if name != first)]
-    logits = {name: [] for name in order}
-    for step in range(4):  # alternate, so that shared memory would be overwritten
-        for name in order:
-            step_logits, branches[name] = model.step(tails[name][:, step], branches[name])
-            logits[name].append(step_logits)
-    for name in order:
-        target = torch.cat([example.target[:, :t], tails[name]], dim=1)
-        expected = model(example.source, example.mask, target)[:, t:]
-        assert_close(torch.stack(logits[name], dim=1), expected)
+def test_copy_branches(model, example):
+    memory = model.encode(example.source, example.mask)
+    for t in (0, 1, 3):
+        _, state = run_steps(model, model.init_state(memory), example.target[:, :t])
+        branches = [
+            state.copy(),
+            state,
+            state.copy(),
+        ]  # a copy steps before the original, one after
+        tails = [example.target[:, i : i + 3] for i in (t, t + 3, t + 6)]
+        logits = [[], [], []]
+        for step in range(3):  # alternate, so that shared memory would be overwritten
+            for i, (branch, tail) in enumerate(zip(branches, tails, strict=True)):
+                step_logits, branches[i] = model.step(tail[:, step], branch)
+                logits[i].append(step_logits)
+        for tail, branch_logits in zip(tails, logits, strict=True):
+            target = torch.cat([example.target[:, :t], tail], dim=1)
+            expected = model(example.source, example.mask, target)[:, t:]
+            assert_close(torch.stack(branch_logits, dim=1), expected)
 
 
 def test_copying_a_selection_changes_nothing(model, example):

@@ -10,26 +10,35 @@ from regard.config import Config
 from regard.models import Model, build
 
 SMALL = {"kind": "recurrent", "embedding_dim": 7, "hidden_dim": 13}
+TRANSFORMER = {
+    "kind": "transformer",
+    "d_model": 8,
+    "encoder": {"layers": 1},
+    "decoder": {"layers": 2},
+}
+DECODER_ONLY = {"kind": "decoder-only", "d_model": 8, "decoder": {"layers": 2}}
 TABLES = {
     "gru": SMALL,
     "bottleneck": SMALL | {"cell": "lstm", "attention": "none"},
     "rnn-2": SMALL | {"cell": "rnn", "decoder": {"layers": 2}, "attention": {"score": "additive"}},
     "input-feeding": SMALL | {"cell": "lstm", "decoder": {"kind": "input-feeding", "layers": 2}},
     "tutorial": SMALL | {"decoder": "tutorial", "attention": {"score": "additive"}},
-    "transformer": {"kind": "transformer", "d_model": 12, "attention": {"heads": 3}},
-    "rotary": {"kind": "transformer", "d_model": 8, "position": "rotary"},
-    "grouped-window": {
-        "kind": "transformer",
-        "d_model": 8,
-        "attention": {"heads": 4, "kv_heads": 2, "window": 3},
-    },
-    "latent": {
-        "kind": "transformer",
-        "d_model": 8,
+    "transformer": TRANSFORMER | {"d_model": 12, "attention": {"heads": 3}},
+    "rotary": TRANSFORMER | {"position": "rotary"},
+    "grouped-window": TRANSFORMER | {"attention": {"heads": 4, "kv_heads": 2, "window": 3}},
+    "latent": TRANSFORMER
+    | {
         "position": "rotary",
         "attention": {"kind": "latent", "heads": 2, "latent_dim": 5, "rope_dim": 2},
     },
+    "decoder-only": DECODER_ONLY | {"attention": {"heads": 2}, "position": "rotary"},
+    "state-space": DECODER_ONLY | {"mixer": {"kind": "state-space", "state_dim": 3}},
 }
+
+
+@pytest.fixture(params=TABLES)
+def name(request) -> str:
+    return request.param
 
 
 @pytest.fixture(autouse=True)

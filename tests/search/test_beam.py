@@ -18,15 +18,6 @@ from regard.text.tokenizer import BOS, EOS, PAD, UNK
 
 LENGTHS, MAX_LENGTHS = (7, 2, 5, 1, 3), (9, 17, 1, 13, 5)
 PENALTIES = (0.0, 0.6, 1.0)
-NAMES = [
-    *("gru", "bottleneck", "input-feeding", "tutorial"),
-    *("transformer", "rotary", "grouped-window", "latent"),
-]
-
-
-@pytest.fixture(params=NAMES)
-def name(request) -> str:
-    return request.param
 
 
 @pytest.fixture
@@ -72,11 +63,11 @@ def log_probability(model, batch, row: int, ids: list[int]) -> float:
 # --- beam size 1 ----------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("eos", [-3.0, 0.0, 2.0])
+@pytest.mark.parametrize("eos", [-3.0, 2.0])
 def test_beam_size_1_equals_greedy(build, build_batch, name, eos):
     model, batch = build(name, 11, eos), build_batch()
     expected = greedy(model, model.encode(*batch), torch.tensor(MAX_LENGTHS))
-    for penalty in PENALTIES:
+    for penalty in (0.0, 1.0):
         results = search(model, batch, beam_size=1, length_penalty=penalty)
         assert [row[0].ids for row in results] == [h.ids for h in expected]
         scores = [row[0].score for row in results]
@@ -124,49 +115,46 @@ def test_an_exhaustive_beam_equals_brute_force(build, build_batch, name):
             assert best[0].ids == list(max(scores, key=scores.__getitem__))
 
 
-@pytest.mark.parametrize("penalty", PENALTIES)
 def test_an_exhaustive_beam_with_small_nbest_equals_the_start_of_the_full_list(
-    build, build_batch, name, penalty
+    build, build_batch, name
 ):
     model, batch = build(name, VOCAB, 0.5), build_batch(VOCAB, (3, 5, 2))
-    options = {"beam_size": EXHAUSTIVE_BEAM, "length_penalty": penalty}
-    full = search(model, batch, [MAX_LENGTH] * 3, nbest=EXHAUSTIVE_BEAM, **options)
-    results = search(model, batch, [MAX_LENGTH] * 3, nbest=5, **options)
-    assert_same(results, [row[:5] for row in full])
+    for penalty in PENALTIES:
+        options = {"beam_size": EXHAUSTIVE_BEAM, "length_penalty": penalty}
+        full = search(model, batch, [MAX_LENGTH] * 3, nbest=EXHAUSTIVE_BEAM, **options)
+        results = search(model, batch, [MAX_LENGTH] * 3, nbest=5, **options)
+        assert_same(results, [row[:5] for row in full])
 
 
 # --- other beam sizes -----------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("penalty", [0.0, 1.0])
-def test_a_larger_nbest_never_changes_the_best(build, build_batch, name, penalty):
+def test_a_larger_nbest_never_changes_the_best(build, build_batch, name):
     model, batch = build(name, 11, 1.0), build_batch()
-    full = search(model, batch, beam_size=5, nbest=5, length_penalty=penalty)
-    for nbest in (1, 2, 4):
-        results = search(model, batch, beam_size=5, nbest=nbest, length_penalty=penalty)
-        assert_same(results, [row[:nbest] for row in full])
+    for penalty in (0.0, 1.0):
+        full = search(model, batch, beam_size=5, nbest=5, length_penalty=penalty)
+        for nbest in (1, 4):
+            results = search(model, batch, beam_size=5, nbest=nbest, length_penalty=penalty)
+            assert_same(results, [row[:nbest] for row in full])
 
 
-@pytest.mark.parametrize(("penalty", "nbest"), [(0.0, 1), (0.6, 3), (1.0, 1), (1.0, 3)])
-def test_early_termination_does_not_change_the_results(
-    build, build_batch, name, penalty, nbest, monkeypatch
-):
+def test_early_termination_does_not_change_the_results(build, build_batch, name, monkeypatch):
     model, batch = build(name, 11, 1.0), build_batch()
-    options = {"beam_size": 3, "nbest": nbest, "length_penalty": penalty}
-    early = search(model, batch, **options)
-    monkeypatch.setattr(Finished, "is_final", lambda self, best: best == float("-inf"))
-    assert_same(early, search(model, batch, **options))
+    for penalty, nbest in ((0.0, 1), (0.6, 3), (1.0, 1), (1.0, 3)):
+        options = {"beam_size": 3, "nbest": nbest, "length_penalty": penalty}
+        early = search(model, batch, **options)
+        with monkeypatch.context() as patch:
+            patch.setattr(Finished, "is_final", lambda self, best: best == float("-inf"))
+            assert_same(early, search(model, batch, **options))
 
 
-@pytest.mark.parametrize("check_every", [2, 3, 8, 100])
-@pytest.mark.parametrize("penalty", [0.0, 1.0])
-def test_results_do_not_depend_on_the_check_interval(
-    build, build_batch, name, penalty, check_every
-):
+def test_results_do_not_depend_on_the_check_interval(build, build_batch, name):
     model, batch = build(name, 11, 1.0), build_batch()
-    options = {"beam_size": 3, "nbest": 2, "length_penalty": penalty}
-    expected = search(model, batch, **options)
-    assert_same(search(model, batch, check_every=check_every, **options), expected)
+    for penalty in (0.0, 1.0):
+        options = {"beam_size": 3, "nbest": 2, "length_penalty": penalty}
+        expected = search(model, batch, **options)
+        for check_every in (2, 3, 100):
+            assert_same(search(model, batch, check_every=check_every, **options), expected)
 
 
 def test_early_termination_saves_steps(build, build_batch, monkeypatch):

@@ -9,12 +9,11 @@ from regard.text.tokenizer import BOS, EOS, PAD
 
 VOCAB, LENGTHS = 11, (7, 2, 5, 1, 3)
 MAX_LENGTHS = (9, 19, 1, 13, 5)
-NAMES = ["gru", "bottleneck", "rnn-2", "transformer", "rotary", "grouped-window", "latent"]
 
 
-@pytest.fixture(params=NAMES)
-def model(request, build_model) -> Model:
-    return build_model(request.param, VOCAB)
+@pytest.fixture
+def model(name, build_model) -> Model:
+    return build_model(name, VOCAB)
 
 
 def bias_logits(model: Model, **biases: float) -> None:
@@ -47,7 +46,7 @@ def search(model, source, max_lengths=MAX_LENGTHS):
     return greedy(model, model.encode(*source), torch.tensor(max_lengths))
 
 
-@pytest.mark.parametrize("eos", [-2.0, 0.0, 2.0])
+@pytest.mark.parametrize("eos", [-2.0, 2.0])
 def test_greedy_equals_a_naive_loop(model, source, eos):
     bias_logits(model, eos=eos)
     results = search(model, source)
@@ -59,14 +58,14 @@ def test_greedy_equals_a_naive_loop(model, source, eos):
         assert results[row].normalised == results[row].score
 
 
-@pytest.mark.parametrize("check_every", [2, 3, 8, 100])
-def test_outputs_do_not_depend_on_the_check_interval(model, source, check_every):
+def test_outputs_do_not_depend_on_the_check_interval(model, source):
     bias_logits(model, eos=1.0)
     memory, max_lengths = model.encode(*source), torch.tensor(MAX_LENGTHS)
-    results = greedy(model, memory, max_lengths, check_every)
     expected = greedy(model, memory, max_lengths)
-    assert [h.ids for h in results] == [h.ids for h in expected]
-    assert [h.score for h in results] == pytest.approx([h.score for h in expected], abs=1e-5)
+    for check_every in (2, 3, 8, 100):
+        results = greedy(model, memory, max_lengths, check_every)
+        assert [h.ids for h in results] == [h.ids for h in expected]
+        assert [h.score for h in results] == pytest.approx([h.score for h in expected], abs=1e-5)
 
 
 def test_outputs_do_not_depend_on_the_batch(model, source):
