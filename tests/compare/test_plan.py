@@ -1,8 +1,12 @@
 """Plans: which runs a comparison needs."""
 
+import json
 from pathlib import Path
+from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from regard import presets
 from regard.compare import plan
@@ -68,6 +72,10 @@ def test_a_varied_kind_resets_its_table_and_keeps_other_settings():
         ("description=a=b", "description a=b"),
         ('model.position={kind="relative", form="query"}', "position relative form query"),
         ("model.attention={kv_heads=1}", "attention kv_heads 1"),
+        (
+            'model.attention={kind="latent", score={kind="location", max_length=9}}',
+            "attention latent score location max_length 9",
+        ),
     ],
 )
 def test_a_short_label(setting, label):
@@ -81,10 +89,54 @@ def test_parse_axis():
 
 
 def test_a_comma_inside_a_value_does_not_split_it():
-    values = ['{kind="relative", form="query"}', "rotary", "[1, 2]", '"a, b"', "{x=1}"]
+    values = [
+        '{kind="relative", form="query"}',
+        "rotary",
+        '{kind="multi-head", score={kind="additive", dim=3}}',
+        '{a={b={c=[1, 2]}, d=","}}',
+        "[1, 2]",
+        '[{a=1, b=2}, {a=[3, 4], b="}, ]"}]',
+        '"a, b"',
+        r'"a \", [b"',
+        r"'a\'",  # in single quotes, a backslash is a character
+        "'a, {b'",
+        '"""a", "b"""',
+        "{x=1}",
+    ]
     assert parse_axis("model.position=" + ",".join(values)) == [
         f"model.position={v}" for v in values
     ]
+
+
+STRINGS = st.text("ab,={}[]\"'\\# \n\u00e9", max_size=6)
+VALUES = st.recursive(
+    st.booleans() | st.integers(-9, 9) | st.floats(-9, 9) | STRINGS,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(STRINGS, inner, max_size=3),
+)
+
+
+def to_inline_toml(value: Any) -> str:
+    if isinstance(value, dict):
+        pairs = (f"{json.dumps(key)} = {to_inline_toml(inner)}" for key, inner in value.items())
+        return f"{{{', '.join(pairs)}}}"
+    if isinstance(value, list):
+        return f"[{', '.join(map(to_inline_toml, value))}]"
+    return json.dumps(value)
+
+
+@given(st.lists(VALUES, min_size=1, max_size=4))
+def test_values_joined_by_commas_are_split_again(values):
+    axis = parse_axis("a.b=" + ",".join(map(to_inline_toml, values)))
+    assert [presets.parse_setting(setting) for setting in axis] == [
+        (["a", "b"], value) for value in values
+    ]
+
+
+@pytest.mark.parametrize("value", ['{kind="relative", form="query"', "[1, 2", '"a, b', "[a], b"])
+def test_an_unclosed_value_is_an_error(value):
+    with pytest.raises(UserError, match="a bracket or a quote is missing in") as error:
+        parse_axis(f"model.position=rotary, {value}")
+    assert str(error.value).endswith(value)
 
 
 @pytest.mark.parametrize("text", ["model.cell", "=gru", "model.cell=", "model.cell=gru,,rnn", ""])

@@ -2,10 +2,10 @@
 
 import hashlib
 import itertools
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from regard import presets
 from regard.config import Config
@@ -101,14 +101,10 @@ def plan_run(
     return Run(system, seed, folder / name / f"seed-{seed}", config, prerequisite)
 
 
-# A comma inside {...}, [...] or "..." is part of the value.
-COMMA = re.compile(r""",(?![^{]*\})(?![^\[]*\])(?=(?:[^"]*"[^"]*")*[^"]*$)""")
-
-
 def parse_axis(text: str) -> list[str]:
     """'model.cell=gru,lstm' -> ['model.cell=gru', 'model.cell=lstm']"""
     key, equals, rest = text.partition("=")
-    values = [value.strip() for value in COMMA.split(rest)]
+    values = split_values(rest)
     if not equals or not key.strip() or not all(values):
         raise UserError(
             f'"{text}" is not a valid --vary: write key=a,b,c, as in model.cell=gru,lstm'
@@ -116,14 +112,37 @@ def parse_axis(text: str) -> list[str]:
     return [f"{key.strip()}={value}" for value in values]
 
 
+def split_values(text: str) -> list[str]:
+    """'a, {b=1, c=2}' -> ['a', '{b=1, c=2}']: a value ends at the first comma where it is complete."""
+    values, value = [], ""
+    for part in text.split(","):
+        value += part
+        if presets.is_complete(value):
+            values.append(value.strip())
+            value = ""
+        else:
+            value += ","
+    if value:
+        raise UserError(f"--vary: a bracket or a quote is missing in {value.rstrip(',').strip()}")
+    return values
+
+
 def short_label(setting: str) -> str:
     """The last part of the key, and the value: 'model.cell=gru' -> 'cell gru'."""
     path, value = presets.parse_setting(setting)
     name = [part for part in path if part != "kind"][-1]
+    text = describe(value) if isinstance(value, dict) else setting.partition("=")[2]
+    return f"{name} {text}"
+
+
+def describe(value: Any) -> str:
+    """{'kind': 'relative', 'form': 'query'} -> 'relative form query'"""
     if not isinstance(value, dict):
-        return f"{name} {setting.partition('=')[2]}"
-    parts = [str(v) if key == "kind" else f"{key} {v}" for key, v in value.items()]
-    return " ".join([name, *parts])
+        return str(value)
+    return " ".join(
+        describe(inner) if key == "kind" else f"{key} {describe(inner)}"
+        for key, inner in value.items()
+    )
 
 
 def fingerprint(config: Config) -> str:
