@@ -1,6 +1,7 @@
 """Plans: which runs a comparison needs."""
 
 import json
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,18 @@ from hypothesis import strategies as st
 from regard import presets
 from regard.compare import plan
 from regard.compare.plan import fingerprint, parse_axis, short_label
-from regard.config import Config
+from regard.config import (
+    Config,
+    MultiHead,
+    NoAttention,
+    PlainNormaliser,
+    Recurrent,
+    SingleHead,
+    Table,
+    Training,
+    Transformer,
+    one_of,
+)
 from regard.errors import UserError
 
 OUT = Path("runs")
@@ -160,6 +172,82 @@ def test_equal_settings_have_equal_fingerprints():
     ]
     fingerprints = {fingerprint(config) for config in [default, *others]}
     assert len(fingerprints) == len(others) + 1
+
+
+def neighbours(table: Table) -> Iterator[Table]:
+    """Copies of a table that differ in one field, at any depth, in its value or its kind."""
+    for name, value in table:
+        others: list[Any] = [None if value is not None else "another"]
+        if isinstance(value, Table):
+            others += neighbours(value)
+        elif isinstance(value, bool | int | float):
+            others.append(value + 1)
+        elif isinstance(value, str):
+            others.append(value + "x")
+        elif isinstance(value, tuple):
+            others += [value[1:] or ("x",), (*value, *value)]
+        for other in others:
+            if other != value:
+                yield table.model_copy(update={name: other})
+
+
+def test_configs_that_differ_in_any_field_have_different_fingerprints():
+    for preset in presets.names():
+        config = presets.load(preset)
+        unhashed = {"seed": config.seed, "description": config.description}
+        others = [one for one in neighbours(config) if one.model_copy(update=unhashed) != config]
+        fingerprints = [fingerprint(one) for one in [config, *others]]
+        assert len(others) > 50
+        assert len(set(fingerprints)) == len(fingerprints), preset
+
+
+def test_two_kinds_with_their_defaults_have_different_fingerprints():
+    kinds = [
+        presets.load("multi30k-transformer", [f"model.position={kind}"])
+        for kind in ("none", "sinusoidal", "learned", "relative", "alibi", "rotary")
+    ]
+    assert len({fingerprint(config) for config in kinds}) == len(kinds)
+
+
+class NewTraining(Training):
+    optimizer: str = "adamw"
+
+
+class NewSingleHead(SingleHead):
+    sinks: int = 0
+    temperature: PlainNormaliser = PlainNormaliser()
+
+
+class NewRecurrent(Recurrent):
+    attention: one_of(NewSingleHead, NoAttention) = NewSingleHead()
+
+
+class NewMultiHead(MultiHead):
+    sinks: int = 0
+
+
+class NewTransformer(Transformer):
+    attention: one_of(NewMultiHead) = NewMultiHead()
+
+
+class NewConfig(Config):
+    """A later version: new fields with defaults, and the fields in another order."""
+
+    training: NewTraining = NewTraining()
+    model: one_of(NewRecurrent, NewTransformer) = NewRecurrent()
+    dtype: str = "float32"
+    description: str = ""
+
+
+def test_a_new_setting_with_a_default_changes_no_fingerprint():
+    for preset in ("case", "case-rnn", "multi30k-gru", "multi30k-transformer"):
+        for settings in ([], ["model.attention.score=dot", "training.epochs=7"]):
+            config = presets.load(preset, settings)
+            table = config.model_dump(exclude_none=True)
+            newer = NewConfig.model_validate(table)
+            assert fingerprint(newer) == fingerprint(config)
+            changed = NewConfig.model_validate(table | {"dtype": "float64"})
+            assert fingerprint(changed) != fingerprint(config)
 
 
 @pytest.mark.parametrize(

@@ -9,8 +9,9 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import tomli_w
 
-from regard import files
+from regard import files, presets
 from regard.compare import plan, sweep
 from regard.compare.sweep import execute, is_finished, last_line
 from regard.errors import UserError
@@ -90,6 +91,19 @@ def test_a_folder_with_other_settings_is_an_error_before_anything_runs(runs, exe
         UserError, match=r"other settings \(model.hidden_dim: saved 9, given 8\).*--out"
     ):
         run_sweep(runs)
+    assert executed == []
+
+
+def test_a_folder_written_before_a_setting_existed_holds_its_default(runs, executed):
+    for run in runs:
+        table = presets.read_file(run.folder / "config.toml")
+        del (
+            table["training"]["bucket_shapes"],
+            table["search"],
+            table["model"]["attention"]["score"],
+        )
+        (run.folder / "config.toml").write_text(tomli_w.dumps(table), "utf-8")
+    assert run_sweep(runs) == ([], ["4 runs, 4 already finished, 1 at a time"])
     assert executed == []
 
 

@@ -2,13 +2,14 @@
 
 import hashlib
 import itertools
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from regard import presets
-from regard.config import Config
+from regard.config import Config, Table
 from regard.errors import UserError
 
 # Settings that a prerequisite run shares, so that its weights and tokens fit.
@@ -146,6 +147,27 @@ def describe(value: Any) -> str:
 
 
 def fingerprint(config: Config) -> str:
-    """A short hash of all settings except the seed and the description."""
-    content = config.model_dump_json(exclude={"seed", "description"})
+    """A short hash of the settings that differ from their defaults, except the seed and the description.
+
+    A setting that a later version adds changes no fingerprint as long as it has its default.
+    """
+    settings = non_defaults(config)
+    for name in ("seed", "description"):
+        settings.pop(name, None)
+    content = json.dumps(settings, sort_keys=True, default=str)
     return hashlib.sha256(content.encode()).hexdigest()[:8]
+
+
+def non_defaults(value: Any) -> Any:
+    """A table as a dict of its kind and of the settings that differ from their defaults."""
+    if isinstance(value, tuple):
+        return [non_defaults(item) for item in value]
+    if not isinstance(value, Table):
+        return value
+    fields = type(value).model_fields
+    return {
+        name: non_defaults(setting)
+        for name, setting in value
+        # A user's own kind has settings without a declaration.
+        if name == "kind" or name not in fields or setting != fields[name].default
+    }
