@@ -49,7 +49,7 @@ MISTAKES: dict[str, tuple[list[str], str]] = {
     "broken TOML": (["train", "HERE/broken.toml"], "broken.toml is not valid TOML.*line 2"),
     "binary TOML": (["train", "HERE/binary.toml"], "binary.toml cannot be read"),
     "run exists": (["train", "case", "--run", "RUN"], "already exists.*--resume"),
-    "run is a file": (["train", "case", "--run", "HERE/file"], "already exists"),
+    "run is a file": (["train", "case", "--run", "HERE/file"], "file cannot be written: Not a dir"),
     "run inside a file": (
         ["train", "HERE/small.toml", "--run", "HERE/file/run"],
         "cannot be written",

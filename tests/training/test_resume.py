@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -223,6 +224,27 @@ def test_failed_data_generation_leaves_no_folder(tiny, fit, tmp_path: Path) -> N
     with pytest.raises(UserError, match="cannot generate split"):
         fit(tiny(data={"min_length": 1}), tmp_path / "run")
     assert not (tmp_path / "run").exists()
+
+
+def test_folder_in_use_is_rejected(tiny, fit, tmp_path: Path, monkeypatch) -> None:
+    """Two sessions in one folder: the later one replaced the best weights of the earlier one."""
+    folder = tmp_path / "run"
+    seen: list[str] = []
+
+    def train_again(self: loop.TrainingLoop) -> None:
+        with ThreadPoolExecutor(1) as pool:
+            for resume in (False, True):
+                error = pool.submit(fit, tiny(), folder, resume).exception()
+                assert isinstance(error, UserError)
+                seen.append(str(error))
+        original(self)
+
+    original = loop.TrainingLoop.step
+    monkeypatch.setattr(loop.TrainingLoop, "step", train_again)
+    fit(tiny(epochs=0.1), folder)
+    assert len(seen) == 2
+    assert all(f"{folder} is in use by another process (PID {os.getpid()})" in x for x in seen)
+    assert not (folder / ".lock").exists()
 
 
 def test_invalid_checkpoint_is_rejected(tiny, fit, tmp_path: Path, monkeypatch) -> None:

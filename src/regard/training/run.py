@@ -22,8 +22,8 @@ from regard.training.examples import draw_examples
 from regard.training.folder import (
     check_folder,
     check_same_data,
+    empty_on_error,
     read_start_event,
-    remove_new_folder_on_error,
 )
 from regard.training.loop import TrainingLoop
 from regard.training.step import TrainStep
@@ -38,9 +38,10 @@ def train(
 
     `jobs`: how many runs share the device, for the card.
     """
-    check_folder(config, folder, resume)
-    with remove_new_folder_on_error(folder), report_out_of_memory(config.training.batch_tokens):
-        return train_in_folder(config, folder, device, resume, Display(console), jobs)
+    with files.lock(folder):
+        check_folder(config, folder, resume)
+        with empty_on_error(folder), report_out_of_memory(config.training.batch_tokens):
+            return train_in_folder(config, folder, device, resume, Display(console), jobs)
 
 
 def train_in_folder(
