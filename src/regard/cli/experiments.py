@@ -76,7 +76,7 @@ def compare(
     if jobs < 1:
         raise UserError(f"--jobs must be 1 or more: got {jobs}")
 
-    from regard.compare import plan, sweep, write_report
+    from regard.compare import Stopped, plan, sweep, write_report
     from regard.compare.columns import DEFAULT_COLUMNS, select_columns
     from regard.compare.speed import measure_speed
     from regard.compare.sweep import is_finished, is_trained, prerequisites
@@ -91,7 +91,11 @@ def compare(
             state = "finished" if is_finished(run, split, widths) else "to run"
             typer.echo(f"{state}\t{run.system.label}, seed {run.seed}\t{run.folder}")
         return
-    failed = sweep(runs, split, widths, resolve_device(device), jobs, typer.echo)
+    try:
+        failed = sweep(runs, split, widths, resolve_device(device), jobs, typer.echo)
+    except Stopped as stopped:
+        err.print("stopped: the same command continues where it was")
+        raise typer.Exit(128 + stopped.signal_number) from None
     speeds = measure_speed(runs, split, resolve_device(device)) if "speed" in selected else {}
     typer.echo(
         write_report(
