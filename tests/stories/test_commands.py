@@ -56,6 +56,17 @@ def test_presets(regard) -> None:
     assert all(name in result.out for name in presets.names())
 
 
+def test_data_cache(regard, tmp_path, monkeypatch) -> None:
+    monkeypatch.setenv("REGARD_CACHE", str(tmp_path))
+    entry = tmp_path / "tokenised" / "a.npy"
+    entry.parent.mkdir()
+    entry.write_bytes(bytes(3 * 2**20))
+    for words, size in ([], "1 entries, 3.0 MiB"), (["--clear"], "0 entries, 0.0 MiB"):
+        result = regard("data", "cache", *words)
+        assert (result.code, result.out.splitlines()[0]) == (0, f"{entry.parent}: {size}")
+    assert not entry.exists()
+
+
 # --- train ----------------------------------------------------------------------------------------
 
 
