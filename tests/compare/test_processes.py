@@ -16,6 +16,7 @@ import pytest
 from regard import files
 from regard.compare import Run, Stopped, plan, processes, sweep
 from regard.compare.processes import JobPool
+from regard.compare.sweep import last_line
 
 SWEEP = importlib.import_module("regard.compare.sweep")  # the package exports the function
 
@@ -162,6 +163,7 @@ def test_a_stopped_command_says_how_to_continue(settings, tmp_path):
     assert comparison.returncode == 128 + signal.SIGTERM
     assert errors.splitlines()[-1] == "stopped: the same command continues where it was"
     [run] = tmp_path.glob("runs/*/seed-1")
+    assert last_line(run.with_suffix(".log")) == "regard: stopped"  # after a checkpoint
     with files.lock(run):  # free: the job has ended
         assert {path.name for path in run.parent.iterdir()} == {
             "seed-1",

@@ -58,6 +58,17 @@ MISTAKES: dict[str, tuple[list[str], str]] = {
         ["train", "case", "--run", "RUN", "--resume"],
         "other settings.*data.train: saved 300, given 50000",
     ),
+    "run folder without --resume": (["train", "RUN"], "case is a run folder: add --resume"),
+    "resume a folder that is no run": (["train", "--resume", "HERE"], "is not a run folder"),
+    "resume a missing folder": (["train", "--resume", "HERE/none"], "there is no run folder"),
+    "resume a folder with other settings": (
+        ["train", "--resume", "RUN", "--seed", "7", "--set", "model.dropout=0.7"],
+        "other settings.*seed: saved 1, given 7, model.dropout",
+    ),
+    "resume a folder with another": (
+        ["train", "--resume", "RUN", "--run", "HERE/other"],
+        "continues in that folder: leave out --run",
+    ),
     "no cuda": (["train", "case", "--device", "cuda"], "no CUDA device here: use --device cpu"),
     "no cuda, translating": (["translate", "RUN", "a", "--device", "cuda"], "no CUDA device"),
     "unknown device": (["translate", "RUN", "a", "--device", "tpu"], "tpu"),
@@ -282,19 +293,6 @@ def test_damaged_checkpoint(regard, run: Path, small, tmp_path: Path, checksums,
     assert "Traceback" not in result.err
     assert checksums(broken) == before
     assert regard("translate", broken, "<U> a").code == 0  # the model is intact
-
-
-def test_interrupted_training_says_how_to_resume(regard, small, tmp_path, monkeypatch) -> None:
-    from regard.training import loop
-
-    def stop(self: object) -> None:
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(loop.TrainingLoop, "step", stop)
-    result = regard("train", "case", "--run", tmp_path / "r", *small, "--device", "cpu")
-    assert result.code == 130
-    assert "--resume" in result.err
-    assert "Traceback" not in result.err
 
 
 def test_bug_keeps_its_traceback(regard, monkeypatch) -> None:

@@ -172,6 +172,21 @@ def get_data(
     typer.echo(folder)
 
 
+@data.command("cache")
+def show_cache(
+    clear: Annotated[bool, typer.Option("--clear", help="Delete all of it.")] = False,
+) -> None:
+    """Show the cache of tokenised text: its folder, number of entries and size."""
+    from regard.text import cache
+
+    if clear:
+        cache.evict(max_bytes=0)
+    sizes = cache.entries().values()
+    mib, limit = sum(sizes) / 2**20, cache.limit() / cache.GIB
+    typer.echo(f"{cache.folder()}: {len(sizes)} entries, {mib:,.1f} MiB")
+    typer.echo(f"least recently used entries are deleted above {limit:g} GiB ({cache.LIMIT})")
+
+
 @data.command("overlap")
 def overlap_data(
     text: Annotated[
