@@ -241,6 +241,15 @@ def test_a_comparison_that_waits_can_be_stopped(runs):
     assert not runs[0].folder.with_suffix(".toml").exists()
 
 
+def test_a_signal_between_the_last_job_and_the_end_counts(unfinished_runs):
+    def signal_at_the_end(line: str) -> None:
+        if line == "[1/1] cell gru, seed 1: done":
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    with pytest.raises(Stopped):
+        sweep(unfinished_runs[:1], "test", [1], "cpu", 1, signal_at_the_end)
+
+
 def signal_if_waiting(line: str) -> None:
     if "waiting" in line:
         os.kill(os.getpid(), signal.SIGINT)

@@ -57,8 +57,9 @@ class JobPool(ThreadPoolExecutor):
                 signal.signal(number, handler)
 
     def handle_signal(self, number: int, _: FrameType | None) -> None:
-        with suppress(OSError):
-            os.write(2, MESSAGE)  # not print: a signal may come in the middle of one
+        if self.signal_number is None:
+            with suppress(OSError):
+                os.write(2, MESSAGE)  # not print: a signal may come in the middle of one
         self.stop(number)
 
     def stop(self, signal_number: int) -> None:

@@ -90,6 +90,7 @@ def sweep(
             run, error = futures[future], future.result()
             report(f"[{number}/{len(pending)}] {run_label(run)}: {error or 'done'}")
             failed += [f"{run_label(run)}: {error}"] if error else []
+        pool.raise_if_stopped()  # the signal may have come when no job was running
     return failed
 
 
