@@ -1,39 +1,92 @@
-"""Means over seeds with confidence intervals, and a paired significance test for BLEU."""
+"""Means over seeds with confidence intervals, and two significance tests.
+
+Welch's t-test asks whether other seeds could reverse a difference, the paired bootstrap whether another test
+set could.
+"""
 
 import math
 import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import Any, cast
 
 from sacrebleu.metrics.bleu import BLEU
 from sacrebleu.significance import PairedTest
 
-# Two-sided 95 % critical values of Student's t for 1 to 30 degrees of freedom; 1.96 is used beyond.
-T95 = (
-    *(12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228),
-    *(2.201, 2.179, 2.160, 2.145, 2.131, 2.120, 2.110, 2.101, 2.093, 2.086),
-    *(2.080, 2.074, 2.069, 2.064, 2.060, 2.056, 2.052, 2.048, 2.045, 2.042),
-)
-
 
 @dataclass(frozen=True)
 class Summary:
-    """Mean, sample variance and half-width of the 95 % confidence interval of the mean."""
+    """Mean, sample variance, standard deviation, half-width of the 95 % confidence interval of the mean."""
 
     mean: float
-    variance: float | None
-    interval: float | None
+    variance: float | None = None
+    std: float | None = None
+    interval: float | None = None
 
     @classmethod
     def of(cls, values: Sequence[float]) -> "Summary":
         mean = statistics.fmean(values)
         if len(values) < 2:
-            return cls(mean, None, None)
+            return cls(mean)
         variance = statistics.variance(values)
-        degrees_of_freedom = len(values) - 1
-        t = T95[degrees_of_freedom - 1] if degrees_of_freedom <= len(T95) else 1.96
-        return cls(mean, variance, t * math.sqrt(variance / len(values)))
+        half_width = critical_t(len(values) - 1) * math.sqrt(variance / len(values))
+        return cls(mean, variance, math.sqrt(variance), half_width)
+
+
+# --- Student's t ----------------------------------------------------------------------------------
+
+
+def welch_p(one: Sequence[float], other: Sequence[float]) -> float | None:
+    """The two-sided p-value of Welch's t-test (1947): equal means, variances that may differ.
+
+    t = (mean_1 - mean_2) / sqrt(e_1 + e_2), e_i = variance_i / n_i. None if it is undefined: fewer than
+    two values on a side, or no variance on either.
+    """
+    if min(len(one), len(other)) < 2:
+        return None
+    first, second = (statistics.variance(values) / len(values) for values in (one, other))
+    if first + second == 0:
+        return None
+    t = (statistics.fmean(one) - statistics.fmean(other)) / math.sqrt(first + second)
+    part = first / (first + second)
+    degrees = 1 / (part**2 / (len(one) - 1) + (1 - part) ** 2 / (len(other) - 1))
+    return t_tails(t, degrees)
+
+
+def t_tails(t: float, degrees: float) -> float:
+    """P(|T| > |t|) = I_x(degrees / 2, 1 / 2), x = degrees / (degrees + t^2), of Student's t."""
+    return incomplete_beta(degrees / (degrees + t * t), degrees / 2, 0.5)
+
+
+@cache
+def critical_t(degrees: float, p: float = 0.05) -> float:
+    """The t that |T| exceeds with probability p, by bisection."""
+    low, high = 0.0, 1.0
+    while t_tails(high, degrees) > p:
+        high *= 2
+    for _ in range(60):
+        middle = (low + high) / 2
+        low, high = (middle, high) if t_tails(middle, degrees) > p else (low, middle)
+    return high
+
+
+def incomplete_beta(x: float, a: float, b: float) -> float:
+    """I_x(a, b), the regularised incomplete beta function, by its continued fraction (DLMF 8.17.22)."""
+    if x > (a + 1) / (a + b + 2):  # where it converges slowly
+        return 1 - incomplete_beta(1 - x, b, a)
+    if x == 0:
+        return 0.0
+    fraction = 1.0
+    for m in range(20 + int(3 * math.sqrt(a + b)), 0, -1):  # sqrt: Numerical Recipes, section 6.4
+        even = m * (b - m) * x / ((a + 2 * m - 1) * (a + 2 * m))
+        odd = -(a + m - 1) * (a + b + m - 1) * x / ((a + 2 * m - 2) * (a + 2 * m - 1))
+        fraction = 1 + odd / (1 + even / fraction)
+    log_beta = math.lgamma(a) + math.lgamma(b) - math.lgamma(a + b)
+    return math.exp(a * math.log(x) + b * math.log1p(-x) - log_beta) / (a * fraction)
+
+
+# --- paired bootstrap -----------------------------------------------------------------------------
 
 
 def paired_bootstrap_p(

@@ -9,6 +9,7 @@ import pytest
 from regard import files
 from regard.compare import job, plan, sweep
 from regard.compare.plan import Run
+from regard.compare.processes import JobPool
 from regard.errors import UserError
 
 SETTINGS = [
@@ -25,7 +26,9 @@ EXAMPLES = "regard.training.examples.EXAMPLES"
 VARY = ["model.cell=gru,rnn"]
 
 
-def execute_in_process(run: Run, split: str, beams: Sequence[int], device: str, jobs: int) -> str:
+def execute_in_process(
+    run: Run, split: str, beams: Sequence[int], device: str, jobs: int, pool: JobPool
+) -> str:
     """`sweep.execute` without a subprocess."""
     config = run.folder.with_suffix(".toml")
     files.write(config, run.config.to_toml())

@@ -1,13 +1,29 @@
 """Plans: which runs a comparison needs."""
 
+import json
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from regard import presets
 from regard.compare import plan
 from regard.compare.plan import fingerprint, parse_axis, short_label
-from regard.config import Config
+from regard.config import (
+    Config,
+    MultiHead,
+    NoAttention,
+    PlainNormaliser,
+    Recurrent,
+    SingleHead,
+    Table,
+    Training,
+    Transformer,
+    one_of,
+)
 from regard.errors import UserError
 
 OUT = Path("runs")
@@ -68,6 +84,10 @@ def test_a_varied_kind_resets_its_table_and_keeps_other_settings():
         ("description=a=b", "description a=b"),
         ('model.position={kind="relative", form="query"}', "position relative form query"),
         ("model.attention={kv_heads=1}", "attention kv_heads 1"),
+        (
+            'model.attention={kind="latent", score={kind="location", max_length=9}}',
+            "attention latent score location max_length 9",
+        ),
     ],
 )
 def test_a_short_label(setting, label):
@@ -81,10 +101,54 @@ def test_parse_axis():
 
 
 def test_a_comma_inside_a_value_does_not_split_it():
-    values = ['{kind="relative", form="query"}', "rotary", "[1, 2]", '"a, b"', "{x=1}"]
+    values = [
+        '{kind="relative", form="query"}',
+        "rotary",
+        '{kind="multi-head", score={kind="additive", dim=3}}',
+        '{a={b={c=[1, 2]}, d=","}}',
+        "[1, 2]",
+        '[{a=1, b=2}, {a=[3, 4], b="}, ]"}]',
+        '"a, b"',
+        r'"a \", [b"',
+        r"'a\'",  # in single quotes, a backslash is a character
+        "'a, {b'",
+        '"""a", "b"""',
+        "{x=1}",
+    ]
     assert parse_axis("model.position=" + ",".join(values)) == [
         f"model.position={v}" for v in values
     ]
+
+
+STRINGS = st.text("ab,={}[]\"'\\# \n\u00e9", max_size=6)
+VALUES = st.recursive(
+    st.booleans() | st.integers(-9, 9) | st.floats(-9, 9) | STRINGS,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(STRINGS, inner, max_size=3),
+)
+
+
+def to_inline_toml(value: Any) -> str:
+    if isinstance(value, dict):
+        pairs = (f"{json.dumps(key)} = {to_inline_toml(inner)}" for key, inner in value.items())
+        return f"{{{', '.join(pairs)}}}"
+    if isinstance(value, list):
+        return f"[{', '.join(map(to_inline_toml, value))}]"
+    return json.dumps(value)
+
+
+@given(st.lists(VALUES, min_size=1, max_size=4))
+def test_values_joined_by_commas_are_split_again(values):
+    axis = parse_axis("a.b=" + ",".join(map(to_inline_toml, values)))
+    assert [presets.parse_setting(setting) for setting in axis] == [
+        (["a", "b"], value) for value in values
+    ]
+
+
+@pytest.mark.parametrize("value", ['{kind="relative", form="query"', "[1, 2", '"a, b', "[a], b"])
+def test_an_unclosed_value_is_an_error(value):
+    with pytest.raises(UserError, match="a bracket or a quote is missing in") as error:
+        parse_axis(f"model.position=rotary, {value}")
+    assert str(error.value).endswith(value)
 
 
 @pytest.mark.parametrize("text", ["model.cell", "=gru", "model.cell=", "model.cell=gru,,rnn", ""])
@@ -108,6 +172,82 @@ def test_equal_settings_have_equal_fingerprints():
     ]
     fingerprints = {fingerprint(config) for config in [default, *others]}
     assert len(fingerprints) == len(others) + 1
+
+
+def neighbours(table: Table) -> Iterator[Table]:
+    """Copies of a table that differ in one field, at any depth, in its value or its kind."""
+    for name, value in table:
+        others: list[Any] = [None if value is not None else "another"]
+        if isinstance(value, Table):
+            others += neighbours(value)
+        elif isinstance(value, bool | int | float):
+            others.append(value + 1)
+        elif isinstance(value, str):
+            others.append(value + "x")
+        elif isinstance(value, tuple):
+            others += [value[1:] or ("x",), (*value, *value)]
+        for other in others:
+            if other != value:
+                yield table.model_copy(update={name: other})
+
+
+def test_configs_that_differ_in_any_field_have_different_fingerprints():
+    for preset in presets.names():
+        config = presets.load(preset)
+        unhashed = {"seed": config.seed, "description": config.description}
+        others = [one for one in neighbours(config) if one.model_copy(update=unhashed) != config]
+        fingerprints = [fingerprint(one) for one in [config, *others]]
+        assert len(others) > 50
+        assert len(set(fingerprints)) == len(fingerprints), preset
+
+
+def test_two_kinds_with_their_defaults_have_different_fingerprints():
+    kinds = [
+        presets.load("multi30k-transformer", [f"model.position={kind}"])
+        for kind in ("none", "sinusoidal", "learned", "relative", "alibi", "rotary")
+    ]
+    assert len({fingerprint(config) for config in kinds}) == len(kinds)
+
+
+class NewTraining(Training):
+    optimizer: str = "adamw"
+
+
+class NewSingleHead(SingleHead):
+    sinks: int = 0
+    temperature: PlainNormaliser = PlainNormaliser()
+
+
+class NewRecurrent(Recurrent):
+    attention: one_of(NewSingleHead, NoAttention) = NewSingleHead()
+
+
+class NewMultiHead(MultiHead):
+    sinks: int = 0
+
+
+class NewTransformer(Transformer):
+    attention: one_of(NewMultiHead) = NewMultiHead()
+
+
+class NewConfig(Config):
+    """A later version: new fields with defaults, and the fields in another order."""
+
+    training: NewTraining = NewTraining()
+    model: one_of(NewRecurrent, NewTransformer) = NewRecurrent()
+    dtype: str = "float32"
+    description: str = ""
+
+
+def test_a_new_setting_with_a_default_changes_no_fingerprint():
+    for preset in ("case", "case-rnn", "multi30k-gru", "multi30k-transformer"):
+        for settings in ([], ["model.attention.score=dot", "training.epochs=7"]):
+            config = presets.load(preset, settings)
+            table = config.model_dump(exclude_none=True)
+            newer = NewConfig.model_validate(table)
+            assert fingerprint(newer) == fingerprint(config)
+            changed = NewConfig.model_validate(table | {"dtype": "float64"})
+            assert fingerprint(changed) != fingerprint(config)
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ from regard.compare.columns import COLUMNS, DEFAULT_COLUMNS, TRAINING_TIME_COLUM
 from regard.compare.curves import read_curve
 from regard.compare.tables import format_rows, to_csv, to_latex
 from regard.errors import UserError
-from regard.statistics import Summary, paired_bootstrap_p
+from regard.statistics import Summary, paired_bootstrap_p, welch_p
 from regard.text import corpus
 
 FILES = {"results.json", "table.md", "table.csv", "table.tex", "curves.png", "outputs.md"}
@@ -59,6 +59,7 @@ def test_figures_are_those_of_the_runs(finished_runs, results):
 def test_the_first_system_is_the_baseline(results):
     assert results["systems"][0]["p"] is None
     assert 0 < results["systems"][1]["p"] <= 1
+    assert results["systems"][0]["welch"] is None
     assert results["baseline"] == "cell gru"
     assert results["split"] == "test"
     assert results["command"] == "regard compare case"
@@ -93,6 +94,7 @@ def test_the_csv_table(out, results):
         expected = {name: COLUMNS[name].get_value(system) for name in row}
         assert {name: float(cell) if cell else None for name, cell in row.items()} == expected
     assert rows[0]["p"] == ""
+    assert rows[1].pop("welch") == ""  # both systems have a BLEU of zero
     assert all(rows[1].values())
     assert rows[1]["cache"] == "0.0"  # a recurrent decoder state does not grow
 
@@ -198,6 +200,35 @@ def test_figures_missing_in_files_of_an_earlier_version_are_empty_cells(finished
     _, first, second = cells(table)
     assert (first[2], second[2], second[3]) == ("", "0", "")
     assert first[1] and first[3] and second[1]  # noqa: PT018
+
+
+def test_the_seed_level_test_compares_the_bleu_of_the_runs(finished_runs, tmp_path):
+    runs = copy_runs(finished_runs, tmp_path)
+    values = [20.5, 21.7, 27.1, 26.8]
+    for run, bleu in zip(runs, values, strict=True):
+        edit_record(run, lambda record, bleu=bleu: record["results"][0].update(bleu_lower=bleu))
+    columns = ["bleu_lower", "std", "variance", "p", "welch"]
+    table = write_report(runs, "test", "x", [], tmp_path / "out", columns=columns)
+    headings, first, second = cells(table)
+    assert headings[2:] == ["std", "variance", "p", "p (Welch)"]
+    assert first[2:] == ["0.85", "0.720", "", ""]
+    assert second[5] == f"{welch_p(values[:2], values[2:]):.2g}"
+    assert "p (Welch): Welch's t-test over seeds against cell gru" in table
+    one_seed = [run for run in runs if run.seed == 1 or run.system == runs[0].system]
+    table = write_report(one_seed, "test", "x", [], tmp_path / "out", columns=columns)
+    assert cells(table)[2][-1] == ""
+
+
+def test_a_figure_that_a_run_does_not_have_is_an_empty_cell(finished_runs, tmp_path):
+    """Bits per character are undefined where a reference has an unknown word."""
+    runs = copy_runs(finished_runs, tmp_path)
+    edit_record(runs[1], lambda record: record.update(bits_per_character=None))
+    write_report(runs, "test", "x", [], tmp_path / "out")
+    first, second = json.loads((tmp_path / "out" / "results.json").read_text())["systems"]
+    assert first["summary"]["bits_per_character"] is None
+    assert second["summary"]["bits_per_character"]["mean"] > 0
+    rows = list(csv.DictReader((tmp_path / "out" / "table.csv").read_text().splitlines()))
+    assert [row["bits_per_character"] != "" for row in rows] == [False, True]
 
 
 INVALID = {

@@ -9,9 +9,11 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import tomli_w
 
-from regard import files
+from regard import files, presets
 from regard.compare import plan, sweep
+from regard.compare.processes import JobPool
 from regard.compare.sweep import execute, is_finished, last_line
 from regard.errors import UserError
 
@@ -93,6 +95,19 @@ def test_a_folder_with_other_settings_is_an_error_before_anything_runs(runs, exe
     assert executed == []
 
 
+def test_a_folder_written_before_a_setting_existed_holds_its_default(runs, executed):
+    for run in runs:
+        table = presets.read_file(run.folder / "config.toml")
+        del (
+            table["training"]["bucket_shapes"],
+            table["search"],
+            table["model"]["attention"]["score"],
+        )
+        (run.folder / "config.toml").write_text(tomli_w.dumps(table), "utf-8")
+    assert run_sweep(runs) == ([], ["4 runs, 4 already finished, 1 at a time"])
+    assert executed == []
+
+
 def test_a_failed_run_does_not_stop_the_others(settings, tmp_path, executed):
     vary = ["training.learning_rate=1e30,1e-3"]
     runs = plan(["case"], vary, [*settings, "training.warmup_steps=0"], [1], tmp_path)
@@ -127,7 +142,9 @@ def test_a_killed_run_resumes_in_a_subprocess(settings, tmp_path):
     files.write(config, run.config.to_toml())
     arguments = [config, run.folder, "cpu", "1", "test", "1"]
     command = [sys.executable, "-m", "regard.compare.job", *arguments]
-    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    process = subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+    )
     try:
         deadline = time.monotonic() + 60
         while not (run.folder / "last" / "state.safetensors").is_file():
@@ -136,9 +153,10 @@ def test_a_killed_run_resumes_in_a_subprocess(settings, tmp_path):
             time.sleep(0.02)
     finally:
         process.kill()
-        process.wait()
+        process.communicate()
     assert not is_finished(run, "test", [1])
-    assert execute(run, "test", [1], "cpu", 2) == ""
+    with JobPool(1) as pool:
+        assert execute(run, "test", [1], "cpu", 2, pool) == ""
     assert is_finished(run, "test", [1])
     log = run.folder.with_suffix(".log").read_text()
     assert int(log.split("resuming at step ")[1].split()[0]) >= 20
@@ -149,6 +167,7 @@ def test_a_killed_run_resumes_in_a_subprocess(settings, tmp_path):
 
 def test_a_failed_subprocess_reports_its_error(settings, tmp_path):
     [run] = plan(["case"], [], settings, [1], tmp_path)
-    error = execute(run, "tset", [1], "cpu", 1)
+    with JobPool(1) as pool:
+        error = execute(run, "tset", [1], "cpu", 1, pool)
     assert 'this data has no split "tset"' in error
     assert str(Path(run.folder.with_suffix(".log"))) in error

@@ -10,7 +10,7 @@ from regard import UserError
 from regard.attention import heads
 from regard.labs.profiling import PowerLaw, peak_memory, thread_seconds
 from regard.labs.scaling import fold
-from regard.statistics import T95
+from regard.statistics import critical_t
 
 SIZES = [5, 7, 11, 19, 23]
 
@@ -28,7 +28,7 @@ def test_interval_is_that_of_least_squares():
     fit = PowerLaw.fit(SIZES, values)
     line, spread = np.polyfit(np.log(SIZES), np.log(values), 1, cov=True)
     assert fit.exponent == pytest.approx(line[0])
-    assert fit.interval == pytest.approx(T95[2] * spread[0, 0] ** 0.5)
+    assert fit.interval == pytest.approx(critical_t(3) * spread[0, 0] ** 0.5)
 
 
 @pytest.mark.parametrize(("power", "fixed"), [(1, 13), (1, 0), (2, 0), (2, 300)])

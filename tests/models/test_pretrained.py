@@ -572,13 +572,85 @@ def test_a_bidirectional_model_cannot_generate(checkpoint, tmp_path):
     )
 
 
-def test_a_pickle_is_never_loaded(checkpoint, tmp_path):
-    folder = shutil.copytree(checkpoint("gpt2"), tmp_path / "pickled")
+INDEX = "model.safetensors.index.json"
+# How a checkpoint can name a pickle as its weights: the names of the pickle and of an index of shards,
+# further entries of config.json, the error.
+PICKLES = {
+    "pytorch_model": (
+        "pytorch_model.bin",
+        None,
+        {},
+        "has no weights in safetensors, the only format",
+    ),
+    "index": ("pytorch_model.bin", "pytorch_model.bin.index.json", {}, "no weights in safetensors"),
+    "index of safetensors": ("model-1.bin", INDEX, {}, "names model-1.bin as a file of weights"),
+    "file without a suffix": ("weights", INDEX, {}, "names weights as a file"),
+    "file outside": ("../model.safetensors", INDEX, {}, "names ../model.safetensors as a file"),
+    "absolute path": ("{folder}/x.safetensors", INDEX, {}, "names .*x.safetensors as a file"),
+    "config": ("x.bin", None, {"transformers_weights": "x.bin"}, "names x.bin as a file"),
+    "config, adapter": (
+        "adapter_model.bin",
+        None,
+        {"transformers_weights": "adapter_model.bin"},
+        "names adapter_model.bin as a file",
+    ),
+    "index in config": (
+        "x.bin",
+        "my.safetensors.index.json",
+        {"transformers_weights": "my.safetensors.index.json"},
+        "names x.bin as a file",
+    ),
+    "safetensors": ("model.safetensors", None, {}, "its files are damaged"),
+    "shard": ("model-1.safetensors", INDEX, {}, "its files are damaged"),
+    "adapter": ("adapter_model.bin", "adapter_config.json", {}, "has a PEFT adapter"),
+}
+
+
+@pytest.mark.parametrize("way", PICKLES)
+def test_a_pickle_is_never_loaded(checkpoint, tmp_path, monkeypatch, way):
     from safetensors.torch import load_file
 
-    torch.save(load_file(folder / "model.safetensors"), folder / "pytorch_model.bin")
-    (folder / "model.safetensors").unlink()
-    assert_error(str(folder), r"has no weights in safetensors, the only format regard loads")
+    folder = shutil.copytree(checkpoint("gpt2"), tmp_path / "pickled")
+    pickled, index, entries, message = PICKLES[way]
+    pickled = pickled.format(folder=folder)
+    tensors = load_file(folder / "model.safetensors")
+    if index != "adapter_config.json":
+        (folder / "model.safetensors").unlink()
+    torch.save(tensors, folder / pickled)
+    if index:
+        shards = {"metadata": {}, "weight_map": dict.fromkeys(tensors, pickled)}
+        (folder / index).write_text(json.dumps(shards | {"peft_type": "LORA"}))
+    record = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(record | entries))
+    loaded = []
+    monkeypatch.setattr(torch, "load", lambda *args, **_: loaded.append(args))
+    assert_error(str(folder), message)
+    assert not loaded
+
+
+def test_shards_are_loaded(checkpoint, tmp_path):
+    model, _ = hub.load_checkpoint(str(checkpoint("gpt2")))
+    shutil.copytree(checkpoint("gpt2"), tmp_path, dirs_exist_ok=True)
+    (tmp_path / "model.safetensors").unlink()
+    model.save_pretrained(tmp_path, max_shard_size="4KB")
+    assert len(list(tmp_path.glob("model-*.safetensors"))) > 1
+    again, _ = hub.load_checkpoint(str(tmp_path))
+    for one, two in zip(model.parameters(), again.parameters(), strict=True):
+        assert torch.equal(one, two)
+
+
+@pytest.mark.parametrize("table", [{}, {"text_config": {}}])
+def test_a_kernel_is_never_loaded(checkpoint, tmp_path, table):
+    """Neither one that a checkpoint names, nor one that a run folder names."""
+    folder = shutil.copytree(checkpoint("gpt2"), tmp_path / "kernel")
+    for value in table.values():
+        value["_attn_implementation"] = "someone/kernel"
+    record = json.loads((folder / "config.json").read_text())
+    record |= table or {"attn_implementation": "someone/kernel"}
+    (folder / "config.json").write_text(json.dumps(record))
+    assert_error(str(folder), "needs code of someone/kernel .*, which regard never runs")
+    with pytest.raises(UserError, match=r"architecture\.json. needs code of someone/kernel"):
+        Architecture(record, 1.0, []).build()
 
 
 def test_code_in_a_checkpoint_is_never_run(checkpoint, tmp_path):

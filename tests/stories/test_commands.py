@@ -1,7 +1,9 @@
 """`regard train`, `translate`, `evaluate` and `diagram` on a small model."""
 
 import json
+import shlex
 import shutil
+import signal
 import subprocess
 import sys
 import tomllib
@@ -15,6 +17,7 @@ import typer
 import regard as package
 from regard import presets
 from regard.cli import app
+from regard.cli.models import is_run_folder
 
 SCRIPT = Path(sys.executable).parent / "regard"
 COMMANDS = ["train", "translate", "evaluate", "diagram", "presets"]
@@ -51,6 +54,17 @@ def test_presets(regard) -> None:
     assert result.code == 0
     assert "case" in presets.names()
     assert all(name in result.out for name in presets.names())
+
+
+def test_data_cache(regard, tmp_path, monkeypatch) -> None:
+    monkeypatch.setenv("REGARD_CACHE", str(tmp_path))
+    entry = tmp_path / "tokenised" / "a.npy"
+    entry.parent.mkdir()
+    entry.write_bytes(bytes(3 * 2**20))
+    for words, size in ([], "1 entries, 3.0 MiB"), (["--clear"], "0 entries, 0.0 MiB"):
+        result = regard("data", "cache", *words)
+        assert (result.code, result.out.splitlines()[0]) == (0, f"{entry.parent}: {size}")
+    assert not entry.exists()
 
 
 # --- train ----------------------------------------------------------------------------------------
@@ -103,6 +117,64 @@ def test_saved_config_reproduces_the_run(regard, run: Path, tmp_path: Path) -> N
     assert result.code == 0
     for name in ("config.toml", "tokenizer.json", "model.safetensors"):
         assert (tmp_path / "again" / name).read_bytes() == (run / name).read_bytes()
+
+
+def test_resume_needs_the_folder_only(regard, run: Path, tmp_path, checksums, monkeypatch) -> None:
+    shutil.copytree(run, tmp_path / "case")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("regard.training.examples.EXAMPLES", 0)
+    before = checksums(tmp_path)
+    unchanged = ("--run", tmp_path / "case", "--seed", 1, "--set", "data.train=300")
+    for words in (["--resume", "./case"], [tmp_path / "case", "--resume", *unchanged]):
+        result = regard("train", *words, "--device", "cpu")
+        assert result.code == 0, result.err
+        assert "resuming at step 3" in result.out
+    assert checksums(tmp_path) == before
+    assert not is_run_folder("case", resume=True)  # a preset, wherever the command is typed
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_interrupted_command(regard, run: Path, small, tmp_path, monkeypatch, number) -> None:
+    """What it prints can be pasted."""
+    from regard.training import loop
+
+    original = loop.TrainingLoop.step
+
+    def interrupted(self: loop.TrainingLoop) -> None:
+        original(self)
+        signal.raise_signal(number)
+
+    folder = tmp_path / "my runs" / "case"
+    monkeypatch.setattr("regard.training.examples.EXAMPLES", 0)
+    former = signal.signal(signal.SIGINT, signal.default_int_handler)
+    with monkeypatch.context() as patch:
+        patch.setattr(loop.TrainingLoop, "step", interrupted)
+        result = regard("train", "case", "--run", folder, *small, "--device", "cpu")
+    signal.signal(signal.SIGINT, former)
+    assert result.code == 128 + number
+    command = f"interrupted. Continue with: regard train --resume '{folder}' --device cpu\n"
+    assert result.err == command
+    if number == signal.SIGINT:
+        assert regard(*shlex.split(command.partition(": ")[2])[1:]).code == 0
+        weights = [(path / "model.safetensors").read_bytes() for path in (folder, run)]
+        assert weights[0] == weights[1]
+
+
+def test_command_that_is_interrupted_before_training(regard, small, tmp_path, monkeypatch) -> None:
+    folder = tmp_path / "my runs" / "case"
+    words = ["train", "case", "--run", folder, *small, "--seed", 7, "--device", "cpu"]
+    with monkeypatch.context() as patch:
+        patch.setattr("regard.training.run.build_loop", raise_interrupt)
+        result = regard(*words)
+    assert result.code == 130
+    assert not folder.exists()
+    message, _, command = result.err.partition(": nothing was kept. Start again with: ")
+    assert message == "interrupted before the first checkpoint"
+    assert shlex.split(command) == ["regard", *map(str, words)]
+
+
+def raise_interrupt(*_: object) -> None:
+    raise KeyboardInterrupt
 
 
 # --- translate ------------------------------------------------------------------------------------

@@ -47,6 +47,8 @@ def small_settings(preset: str, checkpoint) -> list[str]:
 
 def make_small(words: list[str], checkpoint) -> list[str]:
     """A command as the tests run it: `train` with small settings, `compare` only lists its runs."""
+    if words[:2] == ["train", "--resume"]:
+        return [*words, "--device", "cpu"]
     if words[0] == "train":
         return [*words, *small_settings(words[1], checkpoint), "--device", "cpu"]
     return [*words, "--dry-run"] if words[0] == "compare" else words

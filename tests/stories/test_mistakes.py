@@ -49,7 +49,7 @@ MISTAKES: dict[str, tuple[list[str], str]] = {
     "broken TOML": (["train", "HERE/broken.toml"], "broken.toml is not valid TOML.*line 2"),
     "binary TOML": (["train", "HERE/binary.toml"], "binary.toml cannot be read"),
     "run exists": (["train", "case", "--run", "RUN"], "already exists.*--resume"),
-    "run is a file": (["train", "case", "--run", "HERE/file"], "already exists"),
+    "run is a file": (["train", "case", "--run", "HERE/file"], "file cannot be written: Not a dir"),
     "run inside a file": (
         ["train", "HERE/small.toml", "--run", "HERE/file/run"],
         "cannot be written",
@@ -57,6 +57,17 @@ MISTAKES: dict[str, tuple[list[str], str]] = {
     "resume with other settings": (
         ["train", "case", "--run", "RUN", "--resume"],
         "other settings.*data.train: saved 300, given 50000",
+    ),
+    "run folder without --resume": (["train", "RUN"], "case is a run folder: add --resume"),
+    "resume a folder that is no run": (["train", "--resume", "HERE"], "is not a run folder"),
+    "resume a missing folder": (["train", "--resume", "HERE/none"], "there is no run folder"),
+    "resume a folder with other settings": (
+        ["train", "--resume", "RUN", "--seed", "7", "--set", "model.dropout=0.7"],
+        "other settings.*seed: saved 1, given 7, model.dropout",
+    ),
+    "resume a folder with another": (
+        ["train", "--resume", "RUN", "--run", "HERE/other"],
+        "continues in that folder: leave out --run",
     ),
     "no cuda": (["train", "case", "--device", "cuda"], "no CUDA device here: use --device cpu"),
     "no cuda, translating": (["translate", "RUN", "a", "--device", "cuda"], "no CUDA device"),
@@ -282,19 +293,6 @@ def test_damaged_checkpoint(regard, run: Path, small, tmp_path: Path, checksums,
     assert "Traceback" not in result.err
     assert checksums(broken) == before
     assert regard("translate", broken, "<U> a").code == 0  # the model is intact
-
-
-def test_interrupted_training_says_how_to_resume(regard, small, tmp_path, monkeypatch) -> None:
-    from regard.training import loop
-
-    def stop(self: object) -> None:
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(loop.TrainingLoop, "step", stop)
-    result = regard("train", "case", "--run", tmp_path / "r", *small, "--device", "cpu")
-    assert result.code == 130
-    assert "--resume" in result.err
-    assert "Traceback" not in result.err
 
 
 def test_bug_keeps_its_traceback(regard, monkeypatch) -> None:

@@ -138,7 +138,7 @@ def test_resuming_a_finished_run_keeps_its_weights(tuned, regard, checksums):
 def test_compare_scratch_and_pretrained(tuned, tmp_path, monkeypatch):
     """Runs in this process: importing everything in others takes long."""
 
-    def execute_in_process(run, split, beams, device, jobs) -> str:
+    def execute_in_process(run, split, beams, device, jobs, pool) -> str:
         files.write(run.folder.with_suffix(".toml"), run.config.to_toml())
         job.run_job(run.folder.with_suffix(".toml"), run.folder, device, jobs, split, list(beams))
         return ""

@@ -1,6 +1,7 @@
 """Text is tokenised once; a cache failure of any kind only costs time."""
 
 import multiprocessing
+import os
 import shutil
 from pathlib import Path
 
@@ -8,6 +9,7 @@ import numpy as np
 import pytest
 
 from regard import config
+from regard.errors import UserError
 from regard.text import cache
 from regard.text.batch import BatchSampler, EncodedPairs
 from regard.text.tokenizer import TokenizerPair
@@ -47,7 +49,8 @@ def test_a_second_call_is_memory_mapped(cache_folder, table, monkeypatch):
     order = BatchSampler(second, 11, 2, seed=1).epoch(0)
     assert order == BatchSampler(first, 11, 2, seed=1).epoch(0)
     assert all((first.batch(s.rows).labels == second.batch(s.rows).labels).all() for s in order)
-    assert [path.name for path in cache_folder.iterdir()] == [cache.cache_key(PAIRS, tokenizers)]
+    name = f"{cache.cache_key(PAIRS, tokenizers)}.npy"
+    assert [path.name for path in cache_folder.iterdir()] == [name]
 
 
 def test_the_key_depends_on_text_and_tokenizers():
@@ -112,17 +115,33 @@ def test_a_full_disk_is_ignored_and_leaves_no_files(cache_folder, monkeypatch):
     assert list(cache_folder.iterdir()) == []
 
 
-@pytest.mark.parametrize("name", cache.ARRAYS)
-@pytest.mark.parametrize("damage", ["remove", "truncate", "empty", "garbage"])
-def test_a_damaged_cache_is_rebuilt(cache_folder, name, damage):
+ARRAYS = {
+    "no ids": [],
+    "a scalar": 3,
+    "two dimensions": [[1, 1, 1, 5, 5]],
+    "other numbers": [1.0, 1.0, 1.0, 5.0, 5.0],
+    "too many pairs": [9, 1, 1, 5, 5],
+    "a negative number of pairs": [-1, 1, 1, 5, 5],
+    "too few ids": [1, 1, 2, 5, 5],
+    "too many ids": [1, 1, 1, 5, 5, 5],
+    "objects": [None],
+}
+
+
+@pytest.mark.parametrize("damage", ["truncate", "empty", "garbage", *ARRAYS])
+def test_a_damaged_entry_is_replaced(cache_folder, monkeypatch, damage):
     expected = rows(cache.encode_cached(PAIRS, train()))
-    file = cache_folder / cache.cache_key(PAIRS, train()) / f"{name}.npy"
-    if damage == "remove":
-        file.unlink()
+    file = cache_folder / f"{cache.cache_key(PAIRS, train())}.npy"
+    content = file.read_bytes()
+    if damage in ARRAYS:
+        array = np.array(ARRAYS[damage])
+        np.save(file, array.astype(np.int32) if array.dtype.kind == "i" else array)
     else:
-        content = file.read_bytes()
         damaged = {"truncate": content[:-3], "empty": b"", "garbage": b"no array"}
         file.write_bytes(damaged[damage])
+    assert rows(cache.encode_cached(PAIRS, train())) == expected
+    assert file.read_bytes() == content
+    monkeypatch.setattr(EncodedPairs, "from_pairs", fail)
     assert rows(cache.encode_cached(PAIRS, train())) == expected
 
 
@@ -139,6 +158,69 @@ def test_losing_a_race_is_harmless(cache_folder, monkeypatch):
     assert rows(cache.encode_cached(PAIRS, train())) == rows(original(PAIRS, train()))
     assert len(list(cache_folder.iterdir())) == 1
     shutil.rmtree(cache_folder)
+
+
+def test_the_key_depends_on_the_code(monkeypatch):
+    """New code may split the same text into other tokens."""
+    keys = {cache.cache_key(PAIRS, train())}
+    original = Path.read_bytes
+    for change in (
+        (Path, "read_bytes", lambda path: original(path) + b"#" * (path.name == "tokenizer.py")),
+        (cache.tokenizers_package, "__version__", "0"),
+        (cache.unicodedata, "unidata_version", "0"),
+    ):
+        with monkeypatch.context() as patch:
+            patch.setattr(*change)
+            cache.code_version.cache_clear()
+            keys.add(cache.cache_key(PAIRS, train()))
+    cache.code_version.cache_clear()
+    assert len(keys) == 4
+    assert cache.cache_key(PAIRS, train()) in keys
+
+
+# --- size -----------------------------------------------------------------------------------------
+
+
+def test_least_recently_used_entries_are_deleted(cache_folder, monkeypatch):
+    def encode(number: int) -> EncodedPairs:
+        return cache.encode_cached([(f"a {number}", "A")] * 5, train())
+
+    def age(by: float) -> None:
+        for path in cache_folder.iterdir():
+            os.utime(path, (path.stat().st_mtime - by,) * 2)
+
+    for number in (1, 2, 3):
+        encode(number)
+        age(10)
+    first, *_ = cache.entries()
+    mapped = encode(1)  # now the most recently used
+    assert isinstance(mapped.source.values, np.memmap)
+    sizes = cache.entries()
+    assert list(sizes)[-1] == first
+    expected = rows(mapped)
+    (cache_folder / "tmpold").mkdir()  # as an earlier version left them
+    (cache_folder / "tmpold" / "source.npy").write_bytes(b"x" * 99)
+    (cache_folder / ".regard-killed.npy").write_bytes(b"x")
+    assert sum(cache.entries().values()) == sum(sizes.values()) + 99
+    age(10)
+    os.utime(cache_folder / "tmpold", (1, 1))
+    monkeypatch.setenv(cache.LIMIT, str(2.5 * sizes[first] / cache.GIB))
+    encode(4)
+    assert next(iter(cache.entries())) == first
+    assert len(list(cache_folder.iterdir())) == 2
+    cache.evict(0)
+    assert list(cache_folder.iterdir()) == []
+    assert rows(mapped) == expected  # though its file is deleted
+    monkeypatch.setenv(cache.LIMIT, "0")
+    assert rows(encode(1)) == expected
+    assert cache.entries() == {}
+
+
+@pytest.mark.parametrize("text", ["much", "", "inf", "nan"])
+def test_a_limit_that_is_no_number(cache_folder, monkeypatch, text):
+    monkeypatch.setenv(cache.LIMIT, text)
+    with pytest.raises(UserError, match=f'REGARD_CACHE_LIMIT is a number of GiB.*got "{text}"'):
+        cache.encode_cached(PAIRS, train())
 
 
 def encode_in_process(tokenizers: TokenizerPair, barrier, results) -> None:

@@ -1,24 +1,30 @@
 """A run that is killed at any moment and resumed equals an uninterrupted one, bit for bit."""
 
 import importlib
+import json
 import os
+import re
 import shutil
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
+from regard.config import Config
 from regard.errors import UserError
-from regard.models import Model
-from regard.models.weights import read, save
+from regard.models import Model, build, weights
+from regard.models.weights import read
 from regard.text.batch import DeviceDataset, EncodedPairs
+from regard.text.tokenizer import TokenizerPair
 from regard.training import checkpoint, loop, run
+from regard.training.interrupt import Interrupted
 from regard.training.step import TrainStep
 
 REGARD = Path(sys.executable).parent / "regard"
@@ -84,11 +90,11 @@ def test_dropout_and_seed_change_the_weights(
     no_dropout = config.model_copy(
         update={"model": config.model.model_copy(update={"dropout": 0.0})}
     )
-    weights = read(uninterrupted(family) / "model.safetensors")[0]
+    expected = read(uninterrupted(family) / "model.safetensors")[0]
     for name, other in {"no_dropout": no_dropout, "seed": tiny(family, seed=2)}.items():
         fit(other, tmp_path / name)
         others = read(tmp_path / name / "model.safetensors")[0]
-        assert any(not torch.equal(weights[key], others[key]) for key in weights)
+        assert any(not torch.equal(expected[key], others[key]) for key in expected)
 
 
 def test_same_seed_same_run(
@@ -141,6 +147,120 @@ def test_ema_is_resumed(tiny, fit, same_run, tmp_path: Path, monkeypatch, family
     last = read(tmp_path / "run/last/state.safetensors")[0]
     best = read(tmp_path / "run/model.safetensors")[0]
     assert any(not torch.equal(last[f"model.{name}"], best[name]) for name in best)
+
+
+# --- signals --------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def default_handlers() -> Iterator[None]:
+    """Those of a program in the foreground, whatever started the tests."""
+    former = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler  # restored
+    signal.signal(signal.SIGINT, former)
+
+
+def signal_at(patch: pytest.MonkeyPatch, step: int, *numbers: signal.Signals) -> None:
+    """Receive these signals during the `step`-th step of a session."""
+    original, calls = loop.TrainStep.__call__, iter(range(1, 10**9))
+
+    def wrapped(*args: Any) -> None:
+        for number in numbers if next(calls) == step else ():
+            signal.raise_signal(number)
+        original(*args)
+
+    patch.setattr(loop.TrainStep, "__call__", wrapped)
+
+
+@pytest.mark.usefixtures("default_handlers")
+def test_interrupted_between_validations(
+    tiny, fit, uninterrupted, same_run, tmp_path: Path, family: str, monkeypatch
+) -> None:
+    """Every second step: in the middle of an epoch, at its end, at a validation, at the last step."""
+    for number in range(6):
+        torch.manual_seed(number)
+        with monkeypatch.context() as patch:
+            signal_at(patch, 2, signal.SIGINT if number else signal.SIGTERM)
+            with pytest.raises(Interrupted) as error:
+                fit(tiny(family), tmp_path / "run", resume=number > 0)
+        assert error.value.signal_number == (signal.SIGINT if number else signal.SIGTERM)
+        assert read(tmp_path / "run" / checkpoint.FILE)[1]["step"] == 2 * number + 2
+    fit(tiny(family), tmp_path / "run", resume=True)
+    same_run(tmp_path / "run", uninterrupted(family))
+
+
+@pytest.mark.usefixtures("default_handlers")
+def test_second_signal_stops_at_once(tiny, fit, tmp_path: Path, monkeypatch) -> None:
+    with monkeypatch.context() as patch:
+        signal_at(patch, 1, signal.SIGINT, signal.SIGINT)
+        with pytest.raises(KeyboardInterrupt) as error:
+            fit(tiny(), tmp_path / "run")
+    assert not isinstance(error.value, Interrupted)
+    assert not (tmp_path / "run").exists()  # the same command can use it
+    with monkeypatch.context() as patch:
+        signal_at(patch, 5, signal.SIGINT, signal.SIGINT)
+        with pytest.raises(KeyboardInterrupt):
+            fit(tiny(), tmp_path / "run")
+    assert read(tmp_path / "run" / checkpoint.FILE)[1]["step"] == 3
+
+
+@pytest.mark.usefixtures("default_handlers")
+def test_weights_that_are_not_finite_are_not_saved(tiny, fit, tmp_path: Path, monkeypatch) -> None:
+    original = loop.TrainingLoop.step
+
+    def step_then_break(self: loop.TrainingLoop) -> None:
+        original(self)
+        if self.progress.step == 5:
+            with torch.no_grad():
+                next(self.train_step.model.parameters()).fill_(float("inf"))
+            signal.raise_signal(signal.SIGINT)
+
+    monkeypatch.setattr(loop.TrainingLoop, "step", step_then_break)
+    with pytest.raises(UserError, match="weights became infinite or nan at step 5"):
+        fit(tiny(), tmp_path / "run")
+    assert read(tmp_path / "run" / checkpoint.FILE)[1]["step"] == 3
+
+
+@pytest.mark.usefixtures("default_handlers")
+def test_signals_that_are_ignored_stay_ignored(tiny, fit, tmp_path: Path, monkeypatch) -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal_at(monkeypatch, 2, signal.SIGINT)
+    fit(tiny(), tmp_path / "run")
+    assert signal.getsignal(signal.SIGINT) == signal.SIG_IGN
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def test_other_threads_leave_signals_alone(tiny, fit, same_run, uninterrupted, tmp_path) -> None:
+    with ThreadPoolExecutor(1) as pool:
+        pool.submit(fit, tiny(), tmp_path / "run").result()
+    same_run(tmp_path / "run", uninterrupted("recurrent"))
+
+
+# --- the same conditions --------------------------------------------------------------------------
+
+
+def test_resume_uses_the_threads_of_the_start(tiny, fit, metrics, tmp_path, monkeypatch) -> None:
+    """Another number of threads adds in another order, and so rounds differently."""
+    threads, seen = [3], []  # not real ones, which would wait for each other on a busy machine
+    monkeypatch.setattr(torch, "get_num_threads", lambda: threads[-1])
+    monkeypatch.setattr(torch, "set_num_threads", threads.append)
+    with monkeypatch.context() as patch:
+        kill_at(patch, checkpoint, "save", 1, True)
+        with pytest.raises(Killed):
+            fit(tiny(), tmp_path / "run")
+    assert set(threads) == {3}
+    threads.append(2)
+    original = loop.TrainingLoop.step
+    monkeypatch.setattr(
+        loop.TrainingLoop, "step", lambda self: (seen.append(threads[-1]), original(self))
+    )
+    output = fit(tiny(), tmp_path / "run", resume=True)
+    assert "using 3 CPU threads, as when this run started (now 2)" in output
+    assert set(seen) == {3}
+    assert threads[-1] == 2
+    assert metrics(tmp_path / "run")[0]["threads"] == 3
+    assert json.loads((tmp_path / "run" / "card.json").read_text())["threads"] == 3
 
 
 def test_log_is_truncated_to_the_checkpoint(
@@ -225,19 +345,73 @@ def test_failed_data_generation_leaves_no_folder(tiny, fit, tmp_path: Path) -> N
     assert not (tmp_path / "run").exists()
 
 
+def test_folder_in_use_is_rejected(tiny, fit, tmp_path: Path, monkeypatch) -> None:
+    """Two sessions in one folder: the later one replaced the best weights of the earlier one."""
+    folder = tmp_path / "run"
+    seen: list[str] = []
+
+    def train_again(self: loop.TrainingLoop) -> None:
+        with ThreadPoolExecutor(1) as pool:
+            for resume in (False, True):
+                error = pool.submit(fit, tiny(), folder, resume).exception()
+                assert isinstance(error, UserError)
+                seen.append(str(error))
+        original(self)
+
+    original = loop.TrainingLoop.step
+    monkeypatch.setattr(loop.TrainingLoop, "step", train_again)
+    fit(tiny(epochs=0.1), folder)
+    assert len(seen) == 2
+    assert all(f"{folder} is in use by another process (PID {os.getpid()})" in x for x in seen)
+    assert not (folder / ".lock").exists()
+
+
 def test_invalid_checkpoint_is_rejected(tiny, fit, tmp_path: Path, monkeypatch) -> None:
+    """Every tensor is checked before any is loaded: a wrong one crashed the process or gave NaN."""
     kill_at(monkeypatch, checkpoint, "save", 1, True)
     with pytest.raises(Killed):
-        fit(tiny(), tmp_path / "run")
-    path = tmp_path / "run" / checkpoint.FILE
-    tensors, record = read(path)
-    for invalid in (tensors, record | {"unknown": 1}), ({}, record):
-        save(path, *invalid)
-        with pytest.raises(UserError, match=r"state\.safetensors (is not a checkpoint|does not)"):
-            fit(tiny(), tmp_path / "run", resume=True)
-    save(path, {k: v for k, v in tensors.items() if k != "rng.cpu"}, record)
-    with pytest.raises(UserError, match="is not a checkpoint of this version"):
-        fit(tiny(), tmp_path / "run", resume=True)
+        fit(tiny(ema_decay=0.9), tmp_path / "run")
+    tensors, record = read(tmp_path / "run" / checkpoint.FILE)
+    prefixes = {name.split(".")[0] for name in tensors}
+    assert prefixes == {"model", "ema", "optimizer", "loss_sum", "rng"}
+    train_step = make_step(tiny(ema_decay=0.9), tmp_path / "run")
+    before = {k: tensor.clone() for k, tensor in checkpoint.collect_tensors(train_step).items()}
+
+    def check(name: str, message: str, changed: dict, changed_record: dict = record) -> None:
+        monkeypatch.setattr(weights, "read", lambda _: (dict(changed), dict(changed_record)))
+        with pytest.raises(UserError, match=rf"state\.safetensors .*{re.escape(message)}"):
+            checkpoint.restore(tmp_path, train_step)
+        for key, tensor in checkpoint.collect_tensors(train_step).items():
+            assert torch.equal(tensor, before[key]), (name, key)
+
+    for name, tensor in tensors.items():
+        kind = str(tensor.dtype).removeprefix("torch.")
+        should_be = f"and should be {kind} {list(tensor.shape)}"
+        rest = {key: value for key, value in tensors.items() if key != name}
+        check(name, f'"{name}" is absent, {should_be}', rest)
+        check(
+            name, f'"{name}" is {kind} [1, 1], {should_be}', rest | {name: tensor.new_zeros(1, 1)}
+        )
+        check(name, f'"{name}" is int16 ', rest | {name: tensor.short()})
+    check(
+        "extra", '"extra" is float32 [1], and should be absent', tensors | {"extra": torch.ones(1)}
+    )
+    for name in ("model.extra", "optimizer.extra", "optimizer.step.extra"):
+        check(name, f'"{name}" is', tensors | {name: torch.ones(1)})
+    zeros = tensors | {"rng.cpu": torch.zeros_like(tensors["rng.cpu"])}
+    check("rng.cpu", "is not a checkpoint of this version", zeros)
+    check("record", "is not a checkpoint of this version", tensors, record | {"unknown": 1})
+    del record["loss_steps"]
+    check("record", "is not a checkpoint of this version", tensors, record)
+
+
+def make_step(config: Config, folder: Path) -> TrainStep:
+    """A `TrainStep` for the model of a run, at its start."""
+    tokenizers = TokenizerPair.load(folder / "tokenizer.json")
+    sizes = (tokenizers.source.vocab_size, tokenizers.target.vocab_size)
+    model = build(config.model, *sizes, tokenizers.joint, folder)
+    data = DeviceDataset(EncodedPairs([[2]], [[]]), "cpu")
+    return TrainStep(model, config.training, data, torch.float32, False, print)
 
 
 class Nested(Model):

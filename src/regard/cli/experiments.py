@@ -76,7 +76,7 @@ def compare(
     if jobs < 1:
         raise UserError(f"--jobs must be 1 or more: got {jobs}")
 
-    from regard.compare import plan, sweep, write_report
+    from regard.compare import Stopped, plan, sweep, write_report
     from regard.compare.columns import DEFAULT_COLUMNS, select_columns
     from regard.compare.speed import measure_speed
     from regard.compare.sweep import is_finished, is_trained, prerequisites
@@ -91,7 +91,11 @@ def compare(
             state = "finished" if is_finished(run, split, widths) else "to run"
             typer.echo(f"{state}\t{run.system.label}, seed {run.seed}\t{run.folder}")
         return
-    failed = sweep(runs, split, widths, resolve_device(device), jobs, typer.echo)
+    try:
+        failed = sweep(runs, split, widths, resolve_device(device), jobs, typer.echo)
+    except Stopped as stopped:
+        err.print("stopped: the same command continues where it was")
+        raise typer.Exit(128 + stopped.signal_number) from None
     speeds = measure_speed(runs, split, resolve_device(device)) if "speed" in selected else {}
     typer.echo(
         write_report(
@@ -166,6 +170,21 @@ def get_data(
 
         folder = datasets.get(name, report)
     typer.echo(folder)
+
+
+@data.command("cache")
+def show_cache(
+    clear: Annotated[bool, typer.Option("--clear", help="Delete all of it.")] = False,
+) -> None:
+    """Show the cache of tokenised text: its folder, number of entries and size."""
+    from regard.text import cache
+
+    if clear:
+        cache.evict(max_bytes=0)
+    sizes = cache.entries().values()
+    mib, limit = sum(sizes) / 2**20, cache.limit() / cache.GIB
+    typer.echo(f"{cache.folder()}: {len(sizes)} entries, {mib:,.1f} MiB")
+    typer.echo(f"least recently used entries are deleted above {limit:g} GiB ({cache.LIMIT})")
 
 
 @data.command("overlap")

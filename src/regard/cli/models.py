@@ -1,6 +1,9 @@
 """`regard train`, `translate` and `evaluate`."""
 
 import json
+import shlex
+import signal
+import sys
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -29,7 +32,10 @@ from regard.errors import UserError
 def train(
     preset: Annotated[
         str,
-        typer.Argument(help="The name of a preset, or a .toml file.", show_default=False),
+        typer.Argument(
+            help="The name of a preset, or a .toml file; with --resume, a run folder will do.",
+            show_default=False,
+        ),
     ],
     run: Annotated[
         Path | None,
@@ -54,18 +60,56 @@ def train(
     """Train a model and write a run folder."""
     overrides = [*(settings or []), *([] if seed is None else [f"seed={seed}"])]
     overrides += [] if init is None else [f"init={json.dumps(str(init))}"]
-    config = presets.load(preset, overrides)
-    folder = run or Path("runs") / Path(preset).stem
+    if is_run_folder(preset, resume):
+        folder = Path(preset)
+        check_resumed_folder(folder, run, resume)
+        config = presets.load(str(folder / "config.toml"), overrides)
+    else:
+        folder = run or Path("runs") / Path(preset).stem
+        config = presets.load(preset, overrides)
 
     from regard.training import train
 
     try:
         card = train(config, folder, resolve_device(device), resume, out)
-    except KeyboardInterrupt:
-        command = f"regard train {preset} --run {folder} --resume"
-        err.print(f"interrupted. Repeat the command with --resume: {command}", markup=False)
-        raise typer.Exit(130) from None
+    except KeyboardInterrupt as error:
+        err.print(explain_interrupt(folder, device), markup=False, highlight=False)
+        raise typer.Exit(128 + getattr(error, "signal_number", signal.SIGINT)) from None
     print_result(card["figures"], folder)
+
+
+def is_run_folder(name: str, resume: bool) -> bool:
+    """Whether the argument of `regard train` is a run folder. A preset of the same name wins: ./NAME."""
+    path = Path(name)
+    if name in presets.names() or path.is_file():
+        return False
+    if (path / "config.toml").is_file():
+        return True
+    return resume and (path.is_dir() or (not name.endswith(".toml") and len(path.parts) > 1))
+
+
+def check_resumed_folder(folder: Path, run: Path | None, resume: bool) -> None:
+    """Raise an error unless this run can be resumed, and --run names no other."""
+    if not resume:
+        raise UserError(f"{folder} is a run folder: add --resume to continue its training")
+    if run and run.resolve() != folder.resolve():
+        raise UserError(f"--resume {folder} continues in that folder: leave out --run {run}")
+
+    from regard.translator import read_config
+
+    read_config(folder)
+
+
+def explain_interrupt(folder: Path, device: str) -> str:
+    """What Ctrl-C left, and the command that goes on from there."""
+    from regard.training import checkpoint
+
+    if (folder / checkpoint.FILE).is_file():
+        options = [] if device == "auto" else ["--device", device]
+        command = shlex.join(["regard", "train", "--resume", str(folder), *options])
+        return f"interrupted. Continue with: {command}"
+    command = shlex.join(["regard", *sys.argv[1:]])
+    return f"interrupted before the first checkpoint: nothing was kept. Start again with: {command}"
 
 
 def print_result(figures: dict[str, Any], folder: Path) -> None:

@@ -1,12 +1,14 @@
 """Experiments: presets x variations x seeds -> tables and curves.
 
-`plan` (which runs to train), `sweep` (train and evaluate them, skip finished ones), `columns` and `tables`
+`plan` (which runs to train), `sweep` (train and evaluate them, skip finished ones), `job` and `processes`
+(one run in a process of its own, which ends with the comparison), `columns` and `tables`
 (table contents and formats), `curves` and `quality` (plots), `outputs` (translations side by side), `speed`
 (decoding speed), `report` (write all of it).
 """
 
 from regard.compare.plan import Run, System, plan
+from regard.compare.processes import Stopped
 from regard.compare.report import write_report
 from regard.compare.sweep import sweep
 
-__all__ = ["Run", "System", "plan", "sweep", "write_report"]
+__all__ = ["Run", "Stopped", "System", "plan", "sweep", "write_report"]

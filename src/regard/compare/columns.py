@@ -38,6 +38,7 @@ TRAINING_TIME_COLUMNS = ("training_seconds", "tokens_per_second")
 COLUMNS: dict[str, Column] = {
     "seeds": Column("seeds", ("seeds",), "{}"),
     "bleu_lower": mean_column("BLEU lower", "bleu_lower", "{:.2f}"),
+    "std": Column("std", ("summary", "bleu_lower", "std"), "{:.2f}"),
     "variance": Column("variance", ("summary", "bleu_lower", "variance"), "{:.3f}"),
     "interval": Column("95 % CI", ("summary", "bleu_lower", "interval"), "± {:.3f}"),
     "p": Column(
@@ -45,6 +46,12 @@ COLUMNS: dict[str, Column] = {
         ("p",),
         "{:.3f}",
         "p: paired bootstrap test against {baseline}, the maximum over the seeds both have",
+    ),
+    "welch": Column(
+        "p (Welch)",
+        ("welch",),
+        "{:.2g}",  # it can be far smaller than the bootstrap's, whose minimum is 1 / 1001
+        "p (Welch): Welch's t-test over seeds against {baseline}",
     ),
     "longest": mean_column(
         "longest fifth",
@@ -83,8 +90,8 @@ COLUMNS: dict[str, Column] = {
 }
 
 DEFAULT_COLUMNS = (
-    *("bleu_lower", "variance", "interval", "p", "chrf", "val_loss", "val_loss_variance"),
-    *("perplexity", "parameters", "training_seconds"),
+    *("bleu_lower", "std", "variance", "interval", "p", "welch", "chrf"),
+    *("val_loss", "val_loss_variance", "perplexity", "parameters", "training_seconds"),
 )
 
 

@@ -1,6 +1,8 @@
 """One run of a comparison in a separate process: train, evaluate, write the figures to the run folder.
 
 python -m regard.compare.job CONFIG.toml RUN_FOLDER DEVICE JOBS [SPLIT BEAMS]
+
+It stops when its standard input is closed, as it is when the comparison that started it ends.
 """
 
 import json
@@ -10,6 +12,7 @@ from pathlib import Path
 from rich.console import Console
 
 from regard import files, presets
+from regard.compare.processes import stop_at_end_of_input
 from regard.errors import UserError
 from regard.evaluation import evaluate
 from regard.text import corpus
@@ -28,14 +31,17 @@ def run_job(
     # Load the split before training: a missing one raises an error at once.
     pairs = corpus.load(checked.data)[split] if split else []
     console = Console(force_terminal=False, width=120)
-    train(checked, folder, device, resume=True, console=console, jobs=jobs)
-    if not split:
-        return
-    evaluation = {"split": split, **evaluate(load(folder, device), pairs, beams)}
-    files.write(folder / f"evaluation-{split}.json", json.dumps(evaluation, ensure_ascii=False))
+    # The job of a comparison that was killed may still be saving its checkpoint: wait for it.
+    with files.lock(folder, wait=True):
+        train(checked, folder, device, resume=True, console=console, jobs=jobs)
+        if not split:
+            return
+        evaluation = {"split": split, **evaluate(load(folder, device), pairs, beams)}
+        files.write(folder / f"evaluation-{split}.json", json.dumps(evaluation, ensure_ascii=False))
 
 
 if __name__ == "__main__":
+    stop_at_end_of_input()
     config, folder, device, jobs, *evaluated = sys.argv[1:]
     split, beams = evaluated or ("", "")
     widths = [int(beam) for beam in beams.split(",") if beam]
@@ -43,3 +49,5 @@ if __name__ == "__main__":
         run_job(Path(config), Path(folder), device, int(jobs), split, widths)
     except UserError as error:
         sys.exit(f"regard: {error}")
+    except KeyboardInterrupt:  # training was stopped, after a checkpoint
+        sys.exit("regard: stopped")

@@ -2,13 +2,14 @@
 
 import hashlib
 import itertools
-import re
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from regard import presets
-from regard.config import Config
+from regard.config import Config, Table
 from regard.errors import UserError
 
 # Settings that a prerequisite run shares, so that its weights and tokens fit.
@@ -101,14 +102,10 @@ def plan_run(
     return Run(system, seed, folder / name / f"seed-{seed}", config, prerequisite)
 
 
-# A comma inside {...}, [...] or "..." is part of the value.
-COMMA = re.compile(r""",(?![^{]*\})(?![^\[]*\])(?=(?:[^"]*"[^"]*")*[^"]*$)""")
-
-
 def parse_axis(text: str) -> list[str]:
     """'model.cell=gru,lstm' -> ['model.cell=gru', 'model.cell=lstm']"""
     key, equals, rest = text.partition("=")
-    values = [value.strip() for value in COMMA.split(rest)]
+    values = split_values(rest)
     if not equals or not key.strip() or not all(values):
         raise UserError(
             f'"{text}" is not a valid --vary: write key=a,b,c, as in model.cell=gru,lstm'
@@ -116,17 +113,61 @@ def parse_axis(text: str) -> list[str]:
     return [f"{key.strip()}={value}" for value in values]
 
 
+def split_values(text: str) -> list[str]:
+    """'a, {b=1, c=2}' -> ['a', '{b=1, c=2}']: a value ends at the first comma where it is complete."""
+    values, value = [], ""
+    for part in text.split(","):
+        value += part
+        if presets.is_complete(value):
+            values.append(value.strip())
+            value = ""
+        else:
+            value += ","
+    if value:
+        raise UserError(f"--vary: a bracket or a quote is missing in {value.rstrip(',').strip()}")
+    return values
+
+
 def short_label(setting: str) -> str:
     """The last part of the key, and the value: 'model.cell=gru' -> 'cell gru'."""
     path, value = presets.parse_setting(setting)
     name = [part for part in path if part != "kind"][-1]
+    text = describe(value) if isinstance(value, dict) else setting.partition("=")[2]
+    return f"{name} {text}"
+
+
+def describe(value: Any) -> str:
+    """{'kind': 'relative', 'form': 'query'} -> 'relative form query'"""
     if not isinstance(value, dict):
-        return f"{name} {setting.partition('=')[2]}"
-    parts = [str(v) if key == "kind" else f"{key} {v}" for key, v in value.items()]
-    return " ".join([name, *parts])
+        return str(value)
+    return " ".join(
+        describe(inner) if key == "kind" else f"{key} {describe(inner)}"
+        for key, inner in value.items()
+    )
 
 
 def fingerprint(config: Config) -> str:
-    """A short hash of all settings except the seed and the description."""
-    content = config.model_dump_json(exclude={"seed", "description"})
+    """A short hash of the settings that differ from their defaults, except the seed and the description.
+
+    A setting that a later version adds changes no fingerprint as long as it has its default.
+    """
+    settings = non_defaults(config)
+    for name in ("seed", "description"):
+        settings.pop(name, None)
+    content = json.dumps(settings, sort_keys=True, default=str)
     return hashlib.sha256(content.encode()).hexdigest()[:8]
+
+
+def non_defaults(value: Any) -> Any:
+    """A table as a dict of its kind and of the settings that differ from their defaults."""
+    if isinstance(value, tuple):
+        return [non_defaults(item) for item in value]
+    if not isinstance(value, Table):
+        return value
+    fields = type(value).model_fields
+    return {
+        name: non_defaults(setting)
+        for name, setting in value
+        # A user's own kind has settings without a declaration.
+        if name == "kind" or name not in fields or setting != fields[name].default
+    }

@@ -77,6 +77,7 @@ def draw_quality(
             for name, group in lines.items()
         ]
         for y_label, measure in measures.items()
+        if all(measure(run) is not None for runs in runs_of.values() for run in runs)
     }
     seeds = max(len(runs) for runs in runs_of.values())
     figure = chart(

@@ -15,7 +15,7 @@ from regard.compare.quality import draw_quality
 from regard.compare.speed import ROUNDS
 from regard.compare.tables import format_rows, to_csv, to_latex, to_markdown
 from regard.errors import UserError
-from regard.statistics import Summary, paired_bootstrap_p
+from regard.statistics import Summary, paired_bootstrap_p, welch_p
 from regard.text import corpus
 
 
@@ -44,6 +44,7 @@ def write_report(
         result["sentences_per_second"] = (speeds or {}).get(result["system"])
         if result is not baseline and result["system"] in comparable:
             result["p"] = paired_bootstrap_p(*pair_outputs(baseline, result), references)
+            result["welch"] = welch_p(bleu_values(baseline), bleu_values(result))
     run_results = [run for result in results for run in result["runs"]]
     platforms = [f"{run['device']}, PyTorch {run['versions']['torch']}" for run in run_results]
     metadata = {
@@ -88,6 +89,11 @@ def pair_outputs(one: dict[str, Any], other: dict[str, Any]) -> tuple[list[Any],
     return [first[seed] for seed in seeds], [second[seed] for seed in seeds]
 
 
+def bleu_values(result: dict[str, Any]) -> list[float]:
+    """The BLEU (lowercased) of each run of a system, as in the table."""
+    return [run["results"][0]["bleu_lower"] for run in result["runs"]]
+
+
 def find_shared_sentences(
     systems: Mapping[str, Sequence[Run]], split: str
 ) -> tuple[list[tuple[str, str]], list[str]]:
@@ -122,6 +128,7 @@ def collect_results(label: str, runs: Sequence[Run], split: str) -> dict[str, An
         "seeds": len(runs),
         "summary": figures,
         "p": None,
+        "welch": None,
         "beam": first[0]["beam"],
         "signature": first[0]["signatures"]["bleu_lower"],
         "runs": [
@@ -141,8 +148,8 @@ def collect_results(label: str, runs: Sequence[Run], split: str) -> dict[str, An
 
 
 def summarize(records: Sequence[dict[str, Any]], *names: str) -> dict[str, Any]:
-    """A Summary of each figure; None if a file of an earlier version lacks it."""
-    available = [name for name in names if all(name in record for record in records)]
+    """A Summary of each figure; None if a run lacks it."""
+    available = [name for name in names if all(one.get(name) is not None for one in records)]
     return dict.fromkeys(names) | {
         name: asdict(Summary.of([record[name] for record in records])) for name in available
     }

@@ -3,15 +3,19 @@
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor, as_completed
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import as_completed
+from contextlib import contextmanager
 from pathlib import Path
 
 from regard import files
 from regard.compare.plan import Run
+from regard.compare.processes import JobPool
 from regard.errors import UserError
 from regard.training.differences import changed_settings
 from regard.translator import read_config
+
+JOB = (sys.executable, "-m", "regard.compare.job")
 
 
 def is_finished(run: Run, split: str, beams: Sequence[int]) -> bool:
@@ -57,25 +61,62 @@ def sweep(
     jobs: int,
     report: Callable[[str], None],
 ) -> list[str]:
-    """Train and evaluate all runs that are not finished; return one message per failed run."""
+    """Train and evaluate all runs that are not finished; return one message per failed run.
+
+    Raises `Stopped` at Ctrl-C or SIGTERM, once the jobs have ended.
+    """
     pending = [run for run in runs if not is_finished(run, split, beams)]
     required = prerequisites(pending)
     check_settings([*required, *runs])
     report(f"{len(runs)} runs, {len(runs) - len(pending)} already finished, {jobs} at a time")
-    errors = train_prerequisites(required, device, report)
-    failed = [
-        f"{run_label(run)}: {errors[folder]}"
-        for run in pending
-        if (folder := prerequisite_folder(run)) in errors
-    ]
-    pending = [run for run in pending if prerequisite_folder(run) not in errors]
-    with ThreadPoolExecutor(max_workers=jobs) as pool:
-        futures = {pool.submit(execute, run, split, beams, device, jobs): run for run in pending}
+    with JobPool(jobs) as pool:
+
+        def execute_pending(run: Run) -> str:
+            with lock_run(run, pool, report):
+                # Another comparison may have finished it since.
+                if is_finished(run, split, beams):
+                    return ""
+                return execute(run, split, beams, device, jobs, pool)
+
+        errors = train_prerequisites(required, device, pool, report)
+        failed = [
+            f"{run_label(run)}: {errors[folder]}"
+            for run in pending
+            if (folder := prerequisite_folder(run)) in errors
+        ]
+        pending = [run for run in pending if prerequisite_folder(run) not in errors]
+        futures = {pool.submit(execute_pending, run): run for run in pending}
         for number, future in enumerate(as_completed(futures), start=1):
             run, error = futures[future], future.result()
             report(f"[{number}/{len(pending)}] {run_label(run)}: {error or 'done'}")
             failed += [f"{run_label(run)}: {error}"] if error else []
+        pool.raise_if_stopped()  # the signal may have come when no job was running
     return failed
+
+
+@contextmanager
+def lock_run(run: Run, pool: JobPool, report: Callable[[str], None]) -> Iterator[None]:
+    """Hold a lock beside the run's folder, for all files of the run; wait while another comparison does.
+
+    A thread waits for one lock at a time and holds no other: two comparisons cannot wait for each other.
+    """
+    pool.raise_if_stopped()
+    path, waiting = run.folder.with_suffix(".lock"), False
+    while True:
+        try:
+            file = files.open_locked(path, wait=False)
+            break
+        except BlockingIOError:
+            if not waiting:
+                report(f"{run_label(run)}: another comparison is training it; waiting")
+            waiting = True
+            pool.pause()
+        except OSError as error:
+            raise UserError(f"{path} cannot be written: {error.strerror or error}") from None
+    try:
+        yield
+    finally:
+        files.remove_locked(path, file)
 
 
 def run_label(run: Run) -> str:
@@ -87,19 +128,23 @@ def prerequisite_folder(run: Run) -> Path | None:
 
 
 def train_prerequisites(
-    runs: Sequence[Run], device: str, report: Callable[[str], None]
+    runs: Sequence[Run], device: str, pool: JobPool, report: Callable[[str], None]
 ) -> dict[Path | None, str]:
     """Train the runs that others are initialised from; return the errors by folder."""
     errors: dict[Path | None, str] = {}
     for run in runs:
-        if not is_trained(run):
-            error = errors.get(prerequisite_folder(run)) or execute(run, "", [], device, 1)
-            report(f"prerequisite {run.system.label}: {error or 'done'}")
-            errors |= {run.folder: f"{run.system.label}: {error}"} if error else {}
+        with lock_run(run, pool, report):
+            if is_trained(run):
+                continue
+            error = errors.get(prerequisite_folder(run)) or execute(run, "", [], device, 1, pool)
+        report(f"prerequisite {run.system.label}: {error or 'done'}")
+        errors |= {run.folder: f"{run.system.label}: {error}"} if error else {}
     return errors
 
 
-def execute(run: Run, split: str, beams: Sequence[int], device: str, jobs: int) -> str:
+def execute(
+    run: Run, split: str, beams: Sequence[int], device: str, jobs: int, pool: JobPool
+) -> str:
     """Train a run in a separate process and, with a split, evaluate it; return the error or ""."""
     config = run.folder.with_suffix(".toml")
     files.write(config, run.config.to_toml())
@@ -109,16 +154,13 @@ def execute(run: Run, split: str, beams: Sequence[int], device: str, jobs: int) 
     threads = str(max(1, (os.cpu_count() or 1) // jobs))
     environment = {**os.environ, "OMP_NUM_THREADS": threads, "TOKENIZERS_PARALLELISM": "false"}
     with log.open("w") as file:
-        process = subprocess.run(
-            [sys.executable, "-m", "regard.compare.job", *arguments],
+        exit_code = pool.run(
+            [*JOB, *arguments],
             stdout=file,
             stderr=subprocess.STDOUT,
             env=environment if jobs > 1 else None,
-            check=False,
         )
-    if process.returncode == 0:
-        return ""
-    return f"{last_line(log)} (see {log})"
+    return f"{last_line(log)} (see {log})" if exit_code else ""
 
 
 def last_line(path: Path) -> str:

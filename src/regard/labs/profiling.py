@@ -58,14 +58,14 @@ class PowerLaw:
         cls, sizes: Sequence[float], values: Sequence[float], offset: float = 0.0
     ) -> "PowerLaw":
         """Linear regression of log(y - offset) on log x."""
-        from regard.statistics import T95
+        from regard.statistics import critical_t
 
         x, y = np.log(sizes), np.log(np.array(values) - offset)
         exponent, intercept = np.polyfit(x, y, 1)
         degrees = len(x) - 2
         residual = float(((y - exponent * x - intercept) ** 2).sum()) / degrees
         error = math.sqrt(residual / float(((x - x.mean()) ** 2).sum()))
-        return cls(float(exponent), T95[degrees - 1] * error, math.exp(intercept), offset)
+        return cls(float(exponent), critical_t(degrees) * error, math.exp(intercept), offset)
 
     @classmethod
     def fit_with_offset(cls, sizes: Sequence[float], values: Sequence[float]) -> "PowerLaw":

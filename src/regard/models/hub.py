@@ -14,8 +14,10 @@ from typing import Any
 import torch
 from torch import nn
 
+from regard import files
 from regard.errors import UserError, suggest
 
+INDEX = ".index.json"
 EXTRA = 'model.kind = "pretrained" needs more packages: pip install "regard[pretrained]"'
 
 
@@ -52,11 +54,14 @@ def load_checkpoint(name: str) -> tuple[Any, Any]:
     try:
         with quiet():
             config = transformers.AutoConfig.from_pretrained(path, **safe)
+            check_files(name, path)
             tokenizer = transformers.AutoTokenizer.from_pretrained(path, **safe)
             weights = safe if options else {**safe, "use_safetensors": True}
             model, loading_info = auto_class(config).from_pretrained(
                 path, config=config, output_loading_info=True, **weights
             )
+    except UserError:
+        raise
     except ImportError as error:
         raise UserError(f"{EXTRA} ({first_line(error)})") from None
     except OSError as error:
@@ -77,6 +82,58 @@ def load_checkpoint(name: str) -> tuple[Any, Any]:
             "generate text. Choose a generative one, such as GPT-2, LLaMA, T5 or BART"
         )
     return model, check_tokenizer(name, tokenizer)
+
+
+def check_files(name: str, path: str) -> None:
+    """Raise an error if Hugging Face would load a pickle, or code, that the checkpoint names.
+
+    `use_safetensors` and `trust_remote_code` do not prevent that: config.json and an index of shards may
+    name a pickle, and the weights of an adapter may be one.
+    """
+    config = read_json(path, "config.json")
+    check_code(name, config)
+    if read_json(path, "adapter_config.json"):
+        raise UserError(
+            f'"{name}" has a PEFT adapter, which regard does not load: merge it into the model with '
+            "merge_and_unload, then save_pretrained, or delete adapter_config.json"
+        )
+    weights = str(config.get("transformers_weights") or "model.safetensors")
+    shards = [
+        str(shard)
+        for index in {f"model.safetensors{INDEX}", weights}
+        if index.endswith(INDEX)
+        for shard in read_json(path, index).get("weight_map", {}).values()
+    ]
+    for file in (weights.removesuffix(INDEX), *shards):
+        is_inside = not Path(file).is_absolute() and ".." not in Path(file).parts
+        if not file.endswith(".safetensors") or not is_inside:
+            raise UserError(
+                f'"{name}" names {file} as a file of weights: regard loads only .safetensors files in '
+                "the checkpoint's folder (a pickle can run code). Convert it with save_pretrained"
+            )
+
+
+def check_code(name: str, config: dict[Any, Any]) -> None:
+    """Raise an error if a Hugging Face config names a repository with code, such as a kernel."""
+    for key, value in config.items():
+        if isinstance(value, dict):
+            check_code(name, value)
+        if str(key).endswith("_implementation") and "/" in str(value):
+            raise UserError(f'"{name}" needs code of {value} ({key}), which regard never runs')
+
+
+def read_json(path: str, file: str) -> dict[str, Any]:
+    """A JSON file of a checkpoint (a folder or a name on the hub); empty if it has no such file."""
+    if Path(path).is_dir():
+        found = Path(path) / file
+        return files.read_json(found) if found.is_file() else {}
+    from huggingface_hub import hf_hub_download
+    from huggingface_hub.errors import EntryNotFoundError
+
+    try:
+        return files.read_json(Path(hf_hub_download(path, file)))
+    except EntryNotFoundError:
+        return {}
 
 
 def auto_class(config: Any) -> Any:

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from regard import config, files
 from regard.errors import UserError
-from regard.models.hub import auto_class, import_transformers, load_checkpoint, quiet
+from regard.models.hub import auto_class, check_code, import_transformers, load_checkpoint, quiet
 from regard.models.pretrained import (
     SUPPRESSED_LOGIT,
     Pretrained,
@@ -46,6 +46,7 @@ class Architecture:
 
     def build(self) -> Pretrained:
         """The model, its weights not yet loaded."""
+        check_code(FILE, self.hf_config)
         hf_config = config_from_dict(self.hf_config)
         with quiet():
             hf_model = auto_class(hf_config).from_config(hf_config, trust_remote_code=False).float()

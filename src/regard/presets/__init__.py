@@ -17,7 +17,16 @@ from regard.config import Config, renamed
 from regard.errors import UserError, join_names, suggest
 from regard.presets.errors import describe_error
 
-__all__ = ["describe_error", "load", "names", "override", "parse_setting", "read_file", "validate"]
+__all__ = [
+    "describe_error",
+    "is_complete",
+    "load",
+    "names",
+    "override",
+    "parse_setting",
+    "read_file",
+    "validate",
+]
 
 Setting = tuple[list[str], Any]
 
@@ -113,9 +122,22 @@ def parse_setting(setting: str) -> Setting:
             f'"{setting}" is not a setting: write key=value, as in model.decoder.layers=4'
         )
     try:
-        return path, tomllib.loads(f"value = {text}")["value"]
+        return path, parse_toml(text)
     except tomllib.TOMLDecodeError:
         return path, text.strip()  # a bare word is a string
+
+
+def parse_toml(text: str) -> Any:
+    return tomllib.loads(f"value = {text}")["value"]
+
+
+def is_complete(text: str) -> bool:
+    """Whether `text` is a TOML value or a bare word, not the start of a longer value."""
+    try:
+        parse_toml(text)
+    except tomllib.TOMLDecodeError:
+        return not text.lstrip().startswith(("{", "[", '"', "'"))
+    return True
 
 
 def set_path(table: dict[str, Any], path: list[str], value: Any) -> None:

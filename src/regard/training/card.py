@@ -29,6 +29,7 @@ def build_card(
         "seed": config.seed,
         "versions": start["versions"],
         "device": start["device"],
+        "threads": start.get("threads"),  # a run of an earlier version has no such entry
         "jobs": start["jobs"],
         "data": data.checksums(),
         "messages": data.messages,
@@ -53,8 +54,9 @@ def write_card(folder: Path, card: dict[str, Any]) -> None:
 
 
 def describe_environment(device: str, jobs: int) -> dict[str, Any]:
-    """What the speed of a run depends on. `jobs`: runs that share the device."""
-    return {"versions": versions(), "device": device_name(device), "jobs": jobs}
+    """What the speed of a run, and its rounding, depend on. `jobs`: runs that share the device."""
+    threads = torch.get_num_threads()
+    return {"versions": versions(), "device": device_name(device), "threads": threads, "jobs": jobs}
 
 
 def versions() -> dict[str, str]:

@@ -5,12 +5,14 @@ from pathlib import Path
 
 import torch
 from torch import Tensor
+from torch.optim import AdamW
 
 from regard.errors import UserError
 from regard.models import Model, weights
 from regard.training.step import TrainStep
 
 FILE = Path("last") / "state.safetensors"
+RNG = "rng."  # prefix of the names of the random generators' states
 
 
 @dataclass
@@ -38,40 +40,82 @@ class Progress:
 
 def save(folder: Path, progress: Progress, train_step: TrainStep) -> None:
     """Write weights, their EMA, optimizer state, random generator states and progress."""
+    record = {**asdict(progress), "loss_steps": train_step.loss_steps}
+    weights.save(folder / FILE, collect_tensors(train_step), record)
+
+
+def restore(folder: Path, train_step: TrainStep) -> Progress:
+    """Load what `save` wrote into `train_step` and the random generators; return the progress.
+
+    Everything is checked before anything is changed.
+    """
+    path = folder / FILE
+    tensors, record = weights.read(path)
+    check_tensors(path, tensors, collect_tensors(train_step))
+    try:
+        loss_steps = record.pop("loss_steps")
+        progress = Progress(**record)
+        set_rng_states(train_step.learning_rate.device, select_prefix(tensors, RNG))
+    except (KeyError, TypeError, RuntimeError) as error:
+        raise UserError(f"{path} is not a checkpoint of this version of regard: {error}") from None
+    with torch.no_grad():
+        for name, tensor in live_tensors(train_step).items():
+            tensor.copy_(tensors[name])
+    train_step.loss_steps = loss_steps
+    train_step.sync_compute_model()
+    return progress
+
+
+def collect_tensors(train_step: TrainStep) -> dict[str, Tensor]:
+    """Every tensor of a checkpoint, by name."""
+    states = get_rng_states(train_step.learning_rate.device)
+    return live_tensors(train_step) | {RNG + kind: state for kind, state in states.items()}
+
+
+def live_tensors(train_step: TrainStep) -> dict[str, Tensor]:
+    """The tensors that `train_step` updates, not copies: weights, their EMA, optimizer state, loss."""
     tensors = {
         f"{prefix}.{name}": tensor
         for prefix, model in models_by_prefix(train_step).items()
         for name, tensor in weights.state_tensors(model).items()
     }
     for name, parameter in train_step.model.named_parameters():
-        for key, value in train_step.optimizer.state[parameter].items():
-            tensors[f"optimizer.{key}.{name}"] = torch.as_tensor(value)
-    tensors["rng.cpu"] = torch.get_rng_state()
-    if torch.cuda.is_available():
-        tensors["rng.cuda"] = torch.cuda.get_rng_state()
-    weights.save(folder / FILE, tensors, asdict(progress))
+        if parameter.requires_grad:
+            for key, value in optimizer_state(train_step.optimizer, parameter).items():
+                tensors[f"optimizer.{key}.{name}"] = value
+    return tensors | {"loss_sum": train_step.loss_sum}
 
 
-def restore(folder: Path, train_step: TrainStep) -> Progress:
-    """Load what `save` wrote into `train_step` and the random generators; return the progress."""
-    path = folder / FILE
-    tensors, progress = weights.read(path)
-    for prefix, model in models_by_prefix(train_step).items():
-        weights.load_tensors(model, select_prefix(tensors, f"{prefix}."), path)
-    train_step.sync_compute_model()
-    parameters = dict(train_step.model.named_parameters())
-    try:
-        for key_and_name, value in select_prefix(tensors, "optimizer.").items():
-            key, name = key_and_name.split(".", 1)
-            # The fused optimizer needs its step counters, too, on the device of the parameters.
-            state = train_step.optimizer.state[parameters[name]]
-            state[key] = value.to(parameters[name].device)
-        torch.set_rng_state(tensors["rng.cpu"])
-        if torch.cuda.is_available() and "rng.cuda" in tensors:
-            torch.cuda.set_rng_state(tensors["rng.cuda"])
-        return Progress(**progress)
-    except (KeyError, TypeError):
-        raise UserError(f"{path} is not a checkpoint of this version of regard") from None
+def optimizer_state(optimizer: AdamW, parameter: Tensor) -> dict[str, Tensor]:
+    """AdamW's state of a parameter, created as its first step would if there was none yet."""
+    state = optimizer.state[parameter]
+    if not state:
+        # The fused optimizer needs its step counters, too, on the device of the parameters.
+        state["step"] = torch.zeros((), device=parameter.device)
+        state["exp_avg"] = torch.zeros_like(parameter, memory_format=torch.preserve_format)
+        state["exp_avg_sq"] = torch.zeros_like(parameter, memory_format=torch.preserve_format)
+    return state
+
+
+def check_tensors(path: Path, tensors: dict[str, Tensor], expected: dict[str, Tensor]) -> None:
+    """Raise an error unless names, shapes and dtypes are as expected."""
+    # A run may be resumed on another kind of device, whose generator has no state to continue from.
+    optional = {name for name in expected.keys() ^ tensors.keys() if name.startswith(RNG)}
+    for name in [*expected, *tensors]:
+        if name in optional - {f"{RNG}cpu"}:
+            continue
+        given, wanted = (describe(side.get(name)) for side in (tensors, expected))
+        if given != wanted:
+            raise UserError(
+                f'{path} does not match this run: "{name}" is {given}, and should be {wanted}. It '
+                "belongs to another run, or another version of regard wrote it"
+            )
+
+
+def describe(tensor: Tensor | None) -> str:
+    if tensor is None:
+        return "absent"
+    return f"{str(tensor.dtype).removeprefix('torch.')} {list(tensor.shape)}"
 
 
 def models_by_prefix(train_step: TrainStep) -> dict[str, Model]:
@@ -79,6 +123,21 @@ def models_by_prefix(train_step: TrainStep) -> dict[str, Model]:
     if train_step.ema_model is train_step.model:
         return {"model": train_step.model}
     return {"model": train_step.model, "ema": train_step.ema_model}
+
+
+def get_rng_states(device: torch.device) -> dict[str, Tensor]:
+    """The states of the random generators of the CPU and of this device, by kind of device."""
+    states = {"cpu": torch.get_rng_state()}
+    if device.type == "cuda":
+        states["cuda"] = torch.cuda.get_rng_state(device)
+    return states
+
+
+def set_rng_states(device: torch.device, states: dict[str, Tensor]) -> None:
+    """Restore what `get_rng_states` returned, perhaps on another kind of device."""
+    torch.set_rng_state(states["cpu"])
+    if device.type == "cuda" and "cuda" in states:
+        torch.cuda.set_rng_state(states["cuda"], device)
 
 
 def select_prefix(tensors: dict[str, Tensor], prefix: str) -> dict[str, Tensor]:

@@ -11,6 +11,7 @@ from regard import files
 from regard.config import Config
 from regard.errors import UserError
 from regard.text.corpus import Corpus
+from regard.training import checkpoint
 from regard.training.differences import changed_settings
 from regard.translator import read_config
 
@@ -25,21 +26,25 @@ def check_folder(config: Config, folder: Path, resume: bool) -> None:
                 "keeps its settings; choose another --run for new ones"
             )
         return
-    if folder.exists() and (not folder.is_dir() or files.list_files(folder)):
+    if files.list_files(folder):
         is_run = (folder / "config.toml").is_file()
         advice = "resume it with --resume, or " if is_run else "it is not a run folder, so "
         raise UserError(f"{folder} already exists: {advice}choose another --run")
 
 
 @contextmanager
-def remove_new_folder_on_error(folder: Path) -> Iterator[None]:
-    """Remove a folder that did not exist before if a `UserError` comes before training starts."""
-    is_new = not folder.exists()
+def empty_on_error(folder: Path) -> Iterator[None]:
+    """Empty a folder that was empty before if an error or Ctrl-C comes before the first checkpoint.
+
+    So the same command, or a corrected one, can use it.
+    """
+    was_empty = not files.list_files(folder)
     try:
         yield
-    except UserError:
-        if is_new and not (folder / "metrics.jsonl").is_file():
-            shutil.rmtree(folder, ignore_errors=True)
+    except (UserError, KeyboardInterrupt):
+        if was_empty and not (folder / checkpoint.FILE).is_file():
+            for path in files.list_files(folder):
+                shutil.rmtree(path) if path.is_dir() else path.unlink()
         raise
 
 

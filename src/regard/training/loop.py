@@ -16,6 +16,7 @@ from regard.models import Model, weights
 from regard.text.batch import BatchSampler, BatchSpec, EncodedPairs
 from regard.training import checkpoint
 from regard.training.checkpoint import Progress
+from regard.training.interrupt import Interrupted, catch_signals
 from regard.training.schedule import SCHEDULES, learning_rate
 from regard.training.step import TrainStep
 
@@ -77,11 +78,16 @@ class TrainingLoop:
         self.start_clock()
         if self.settings.tensorboard:
             self.tensorboard = open_tensorboard(self.folder, progress.step)
-        while not progress.finished:
-            self.step()
-            is_last = self.fraction_done >= 1.0
-            if is_last or progress.step % self.settings.validate_every == 0:
-                self.validate(is_last)
+        with catch_signals() as signals:
+            while not progress.finished:
+                self.step()
+                is_last = self.fraction_done >= 1.0
+                if is_last or progress.step % self.settings.validate_every == 0:
+                    self.validate(is_last)
+                elif signals.received:
+                    self.save_checkpoint()
+                if signals.received:
+                    raise Interrupted(signals.received)
         return progress
 
     def step(self) -> None:
@@ -137,6 +143,18 @@ class TrainingLoop:
             best = weights.state_tensors(self.train_step.ema_model)
             weights.save(self.folder / "model.safetensors", best, record)
         checkpoint.save(self.folder, progress, self.train_step)
+        self.start_clock()
+
+    def save_checkpoint(self) -> None:
+        """Write a checkpoint between two validations; an error if the weights are not finite."""
+        self.mean_loss()
+        if not all(bool(p.isfinite().all()) for p in self.train_step.model.parameters()):
+            raise UserError(
+                f"the weights became infinite or nan at step {self.progress.step}: "
+                "the checkpoints saved so far are unchanged"
+            )
+        self.stop_clock()
+        checkpoint.save(self.folder, self.progress, self.train_step)
         self.start_clock()
 
     def start_clock(self) -> None:

@@ -1,5 +1,7 @@
 """A training run from start to end: data, model, warm start, loop, result card."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -22,33 +24,45 @@ from regard.training.examples import draw_examples
 from regard.training.folder import (
     check_folder,
     check_same_data,
+    empty_on_error,
     read_start_event,
-    remove_new_folder_on_error,
 )
 from regard.training.loop import TrainingLoop
 from regard.training.step import TrainStep
 from regard.training.warm_start import SourceCheckpoint
-from regard.translator import Translator, load
+from regard.translator import Translator, load, read_config
 
 
 def train(
-    config: Config, folder: Path, device: str, resume: bool, console: Console, jobs: int = 1
+    config: Config | None,
+    folder: Path,
+    device: str,
+    resume: bool,
+    console: Console,
+    jobs: int = 1,
 ) -> dict[str, Any]:
     """Train in `folder` and return the result card. Resuming a finished run changes nothing.
 
-    `jobs`: how many runs share the device, for the card.
+    `config`: None to resume with that of the folder. `jobs`: how many runs share the device, for the
+    card.
     """
-    check_folder(config, folder, resume)
-    with remove_new_folder_on_error(folder), report_out_of_memory(config.training.batch_tokens):
-        return train_in_folder(config, folder, device, resume, Display(console), jobs)
+    config = config or read_config(folder)
+    with files.lock(folder):
+        check_folder(config, folder, resume)
+        resume, display = (folder / checkpoint.FILE).is_file(), Display(console)
+        with (
+            empty_on_error(folder),
+            report_out_of_memory(config.training.batch_tokens),
+            use_saved_threads(folder, display) if resume and device == "cpu" else nullcontext(),
+        ):
+            return train_in_folder(config, folder, device, resume, display, jobs)
 
 
 def train_in_folder(
     config: Config, folder: Path, device: str, resume: bool, display: Display, jobs: int
 ) -> dict[str, Any]:
-    """The steps of a run: data, model, warm start, loop, card."""
+    """The steps of a run: data, model, warm start, loop, card. `resume`: from its checkpoint."""
     files.remove_temporary(folder)
-    resume = resume and (folder / checkpoint.FILE).is_file()
     # A resumed run has everything in its folder: the run it was initialised from may be gone.
     source_checkpoint = (
         SourceCheckpoint.load(config, folder) if config.init and not resume else None
@@ -72,6 +86,20 @@ def train_in_folder(
     write_card(folder, card)
     draw_examples(load(folder, device), data, folder / "examples")
     return card
+
+
+@contextmanager
+def use_saved_threads(folder: Path, display: Display) -> Iterator[None]:
+    """Compute with as many threads as when the run started: they decide in which order sums round."""
+    default = torch.get_num_threads()
+    saved = read_start_event(folder).get("threads", default)
+    if saved != default:
+        display.print(f"using {saved} CPU threads, as when this run started (now {default})")
+    torch.set_num_threads(saved)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(default)
 
 
 def build_model(
