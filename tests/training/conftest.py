@@ -101,7 +101,7 @@ def tiny() -> Callable[..., Config]:
 def fit() -> Callable[..., str]:
     """fit(config, folder, resume=False): train; return the console output."""
 
-    def fit_run(config: Config, folder: Path, resume: bool = False) -> str:
+    def fit_run(config: Config | None, folder: Path, resume: bool = False) -> str:
         output = io.StringIO()
         train(config, folder, "cpu", resume, Console(file=output, width=200))
         return output.getvalue()

@@ -297,6 +297,19 @@ def test_resuming_a_finished_run_changes_nothing(tiny, fit, uninterrupted, famil
     assert {p: p.read_bytes() for p in folder.rglob("*") if p.is_file()} == before
 
 
+def test_resume_with_the_config_of_the_folder(
+    uninterrupted, same_run, tiny, fit, tmp_path, monkeypatch
+) -> None:
+    with monkeypatch.context() as patch:
+        kill_at(patch, checkpoint, "save", 2, True)
+        with pytest.raises(Killed):
+            fit(tiny(), tmp_path / "run")
+    fit(None, tmp_path / "run", resume=True)
+    same_run(tmp_path / "run", uninterrupted("recurrent"))
+    with pytest.raises(UserError, match="there is no run folder"):
+        fit(None, tmp_path / "none", resume=True)
+
+
 def test_card_has_the_device_of_the_training_not_of_the_resume(
     tiny, fit, uninterrupted, monkeypatch, tmp_path: Path
 ) -> None:
