@@ -153,7 +153,10 @@ class MultiHeadBase(nn.Module, ABC):
         Float[Tensor, "batch heads query value_depth"],
         Float[Tensor, "batch heads query key"] | None,
     ]:
-        """(context, weights) of every head. The heads of a group share one key/value head."""
+        """(context, weights) of every head. The heads of a group share one key/value head.
+
+        `normalise` gets [batch heads query key], whatever is folded.
+        """
         heads, kv_heads = query.shape[1], keys.shape[1]
         query = fold_groups(query, kv_heads)
         bias = None if bias is None else fold_groups(bias, kv_heads)
@@ -165,7 +168,11 @@ class MultiHeadBase(nn.Module, ABC):
             return unfold_groups(context, heads), None
         scores = self.score(query, keys)
         scores = scores if bias is None else scores + bias
-        context, weights = attend(scores, values, mask, self.normalise, dropout_p)
+
+        def normalise(folded: Tensor) -> Tensor:
+            return fold_groups(self.normalise(unfold_groups(folded, heads)), kv_heads)
+
+        context, weights = attend(scores, values, mask, normalise, dropout_p)
         weights = unfold_groups(weights, heads) if need_weights else None
         return unfold_groups(context, heads), weights
 

@@ -96,7 +96,12 @@ StateT = TypeVar("StateT", bound=DecoderState)
 
 @runtime_checkable
 class AttentionLayer(Protocol):
-    """The part of an attention layer that can be patched: how its scores become weights."""
+    """The part of an attention layer that can be patched: how its scores become weights.
+
+    `normalise` gets scores [batch heads query key], with one row of the head axis for each query head,
+    also where several share a key/value head; a layer with a single head may leave that axis out. A key's
+    index is that of its token in the memory, where the real tokens come first.
+    """
 
     normalise: Normaliser
 
