@@ -97,3 +97,6 @@ def test_the_lines(monkeypatch, tmp_path):
     assert lines["case, cell rnn"].means == [21.5, 1.5]
     assert lines["case, cell gru"].values == [[31, 32]]
     assert math.isclose(bits[0].values[0][0], 2.125)
+    results[0]["runs"][0]["bits_per_character"] = None
+    arguments = draw_and_capture(monkeypatch, varied, results, tmp_path)
+    assert list(arguments["panels"]) == ["BLEU lower"]

@@ -141,8 +141,8 @@ def collect_results(label: str, runs: Sequence[Run], split: str) -> dict[str, An
 
 
 def summarize(records: Sequence[dict[str, Any]], *names: str) -> dict[str, Any]:
-    """A Summary of each figure; None if a file of an earlier version lacks it."""
-    available = [name for name in names if all(name in record for record in records)]
+    """A Summary of each figure; None if a run lacks it."""
+    available = [name for name in names if all(r.get(name) is not None for r in records)]
     return dict.fromkeys(names) | {
         name: asdict(Summary.of([record[name] for record in records])) for name in available
     }
