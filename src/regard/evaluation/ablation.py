@@ -59,6 +59,11 @@ def ablate(
             "this model has no attention to ablate: choose a run with attention "
             '(trained without model.attention = "none")'
         )
+    if translator.config.is_language_model and (bleu or kind == "attention"):
+        raise UserError(
+            "this is a language model, which has no source tokens to mask and no translations to score: "
+            "use --ablate heads without --bleu"
+        )
     encoded = EncodedPairs.from_pairs(pairs, translator.tokenizers)
     translator.check_lengths(encoded)
     ablations = list(
