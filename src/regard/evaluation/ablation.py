@@ -25,7 +25,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from regard.errors import UserError
+from regard.errors import NotFiniteError, UserError
 from regard.evaluation.likelihood import Likelihood, aggregate, batch_likelihoods, likelihoods
 from regard.evaluation.metrics import bleu_lower
 from regard.models.ablate import NO_KEY, ablate_head, mask_keys, uniform_attention
@@ -100,7 +100,10 @@ class Measurement:
         self.translator, self.encoded, self.bleu = translator, encoded, bleu
         self.references = [target for _, target in pairs]
         self.likelihoods = likelihoods(translator.model, encoded)
-        self.baseline: dict[str, float] = {"loss": aggregate(self.likelihoods).loss} | self._bleu()
+        loss = aggregate(self.likelihoods).loss
+        if not math.isfinite(loss):
+            raise NotFiniteError
+        self.baseline: dict[str, float] = {"loss": loss} | self._bleu()
 
     def __call__(self) -> Row:
         ablated = likelihoods(self.translator.model, self.encoded)

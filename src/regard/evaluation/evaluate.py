@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from regard.errors import NotFiniteError
 from regard.evaluation.likelihood import Likelihood, aggregate, likelihoods
 from regard.evaluation.metrics import bleu_lower, exact_match, longest_fifth, score_corpus
 from regard.text.batch import EncodedPairs
@@ -27,6 +28,8 @@ def evaluate(
     translator.check_lengths(encoded)
     by_pair = likelihoods(translator.model, encoded)
     corpus = aggregate(by_pair)
+    if not math.isfinite(corpus.loss):
+        raise NotFiniteError
     # EOS counts as one character, as a newline would, because its cost is part of the sum.
     characters = sum(len(target) + 1 for _, target in pairs)
     unknown = sum(ids.count(UNK) for ids in encoded.target)
