@@ -8,6 +8,17 @@ class UserError(ValueError):
     """A mistake that the user can fix. The command line prints its message and exits with code 2."""
 
 
+class NotFiniteError(UserError):
+    """NaN or infinity in the output of a model, raised where the output reaches the host."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            "the model's output is not finite (NaN or infinity): its weights are damaged, or training "
+            "diverged. Restore model.safetensors from a copy, or train again with a lower "
+            "training.learning_rate"
+        )
+
+
 def suggest(word: str, choices: Iterable[str]) -> str:
     """' Did you mean "x"?' if one of the choices is spelled almost like `word`, else an empty string."""
     lowered = {choice.lower(): choice for choice in choices}

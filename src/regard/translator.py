@@ -12,7 +12,7 @@ from torch import Tensor
 
 from regard import models, presets
 from regard.config import Config
-from regard.errors import UserError
+from regard.errors import NotFiniteError, UserError
 from regard.models import Memory, Model, build, weights
 from regard.models.batching import batch_rows
 from regard.search import Hypothesis, beam, greedy, sample
@@ -246,9 +246,12 @@ class Translator:
                 weights = {name: w.float().cpu() for name, w in by_mechanism.items()}
                 for index, row in enumerate(rows):
                     lengths = {"source": len(pairs.source[row]), "target": len(pairs.target[row])}
-                    results[row] = {
+                    cropped = {
                         name: crop_padding(name, w[index], lengths) for name, w in weights.items()
                     }
+                    if not all(bool(w.isfinite().all()) for w in cropped.values()):
+                        raise NotFiniteError
+                    results[row] = cropped
         return [results[row] for row in range(len(outputs))]
 
     def _pad(self, ids: Sequence[Sequence[int]], rows: list[int]) -> tuple[Tensor, Tensor]:

@@ -55,6 +55,31 @@ def test_a_fully_masked_row_is_zeros_in_every_dtype(name, dtype):
     assert (scores.grad == 0).all()
 
 
+@pytest.mark.parametrize("name", NORMALISERS)
+@pytest.mark.parametrize("value", [float("nan"), INF])
+def test_nan_and_infinity_are_not_hidden(name, value):
+    """One such score makes the whole row NaN; with `none`, only itself. Other rows stay as they are."""
+    scores = masked_scores()
+    for row in (
+        (0, 1, 2),
+        (0, 1, 3),
+        (1, 2, 4),
+    ):  # one with all other keys masked, one with all but one
+        damaged = scores.clone()
+        damaged[(*row, 5)] = value
+        weights = NORMALISERS[name](damaged)
+        context = weights[row] @ torch.ones(7, dtype=torch.float64)
+        assert not context.isfinite()
+        assert name == "none" or weights[row].isnan().all()
+        damaged[row], weights[row] = scores[row], NORMALISERS[name](scores)[row]
+        assert torch.equal(weights, NORMALISERS[name](scores))
+
+
+@pytest.mark.parametrize("name", NORMALISERS)
+def test_a_row_of_nan_is_not_a_masked_row(name):
+    assert NORMALISERS[name](torch.full((2, 3), float("nan"))).isnan().all()
+
+
 @pytest.mark.parametrize("name", NORMALISED)
 @pytest.mark.parametrize("shift", [1e4, -1e4])
 def test_weights_are_invariant_to_a_shift_of_all_scores(name, shift):

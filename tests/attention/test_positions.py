@@ -7,7 +7,8 @@ import pytest
 import torch
 
 from regard import config
-from regard.attention import POSITIONS, SCORES, Position
+from regard.attention import HEADS as HEAD_KINDS
+from regard.attention import NORMALISERS, POSITIONS, SCORES, Latent, MultiHead, Position
 from regard.attention.positions import SCALINGS, Alibi, Learned, Relative, Rotary, Sinusoidal
 from regard.errors import UserError
 
@@ -191,16 +192,57 @@ def test_scaling_keeps_the_highest_frequency_and_divides_the_lowest():
 
 
 @pytest.mark.parametrize("kind", SCALINGS)
-def test_only_yarn_changes_norms_and_dot_products_stay_relative(kind):
+def test_scaling_preserves_norms_and_dot_products_stay_relative(kind):
     position = build_position("rotary", scaling=kind, factor=8.0)
     _, heads, position_ids = tensors()
-    scale = 0.1 * math.log(8.0) + 1 if kind == "yarn" else 1.0
     rotated = position.rotate(heads, position_ids)
-    torch.testing.assert_close(rotated.norm(dim=-1), heads.norm(dim=-1) * scale)
+    torch.testing.assert_close(rotated.norm(dim=-1), heads.norm(dim=-1))
     shifted = position.rotate(heads, position_ids + 97)
     torch.testing.assert_close(shifted @ shifted.mT, rotated @ rotated.mT)
-    squared_norms = (rotated * rotated).sum(-1)
-    torch.testing.assert_close(squared_norms, (heads * heads).sum(-1) * scale**2)
+
+
+ROPE_DIM = 4
+LAYERS = {  # every kind of heads, and the options that change how it computes its scores
+    "multi-head": (MultiHead, HEAD_DIM, {}),
+    "multi-query": (MultiHead, HEAD_DIM, {"kv_heads": 1}),
+    "latent": (Latent, ROPE_DIM, {"latent_dim": 17, "rope_dim": ROPE_DIM}),
+    "latent, absorbed": (Latent, ROPE_DIM, {"latent_dim": 17, "rope_dim": ROPE_DIM}),
+}
+
+
+def build_layer(name, score, normaliser, scaling):
+    torch.manual_seed(5)
+    kind, rotated_dim, options = LAYERS[name]
+    rotary = Rotary(D_MODEL, HEADS, rotated_dim, BASE, scaling, 8.0, 512)
+    depth = HEAD_DIM + (ROPE_DIM if kind is Latent else 0)
+    score_options = {"max_length": 11} if score == "location" else {}
+    score = SCORES[score](depth, depth, **score_options)
+    parts = {"score": score, "normalise": NORMALISERS[normaliser], "position": rotary}
+    return kind(D_MODEL, HEADS, HEAD_DIM, **parts, **options).double()
+
+
+def attend(layer, x, position_ids, need_weights):
+    keys_values = layer.keys_values(x, position_ids)
+    return layer(x, *keys_values, None, position_ids, position_ids, need_weights)
+
+
+@pytest.mark.parametrize("scaling", SCALINGS)
+def test_yarn_multiplies_the_whole_score(scaling, monkeypatch):
+    """At position 0 nothing is rotated: only the temperature remains, in every kind of heads."""
+    assert {kind for kind, *_ in LAYERS.values()} == set(HEAD_KINDS.values())
+    (x, _, position_ids), zeros = tensors(), torch.zeros(BATCH, LENGTH, dtype=torch.int64)
+    factor = (0.1 * math.log(8.0) + 1) ** 2 if scaling == "yarn" else 1.0
+    for name, score in product(LAYERS, SCORES):
+        absorb = name.endswith("absorbed")
+        if absorb and score != "scaled-dot":
+            continue  # no other score can be absorbed
+        monkeypatch.setattr(Latent, "_can_absorb", lambda *_, absorb=absorb: absorb)
+        _, plain = attend(build_layer(name, score, "none", "none"), x, zeros, need_weights=True)
+        _, scaled = attend(build_layer(name, score, "none", scaling), x, zeros, need_weights=True)
+        torch.testing.assert_close(scaled, factor * plain)
+        layer = build_layer(name, score, "softmax", scaling)
+        fused, _ = attend(layer, x, position_ids, need_weights=False)
+        torch.testing.assert_close(fused, attend(layer, x, position_ids, need_weights=True)[0])
 
 
 def test_linear_scaling_interpolates_positions():

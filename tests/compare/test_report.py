@@ -194,11 +194,12 @@ def test_figures_missing_in_files_of_an_earlier_version_are_empty_cells(finished
     runs = copy_runs(finished_runs, tmp_path)
     edit_record(runs[0], lambda record: record.pop("cache_bytes_per_token"))
     edit_record(runs[2], lambda record: record["results"][0].pop("bleu_lower_longest"))
-    table = write_report(
-        runs, "test", "x", [], tmp_path / "out", columns=["bleu", "cache", "longest"]
-    )
+    edit_record(runs[2], lambda record: record.update(bits_per_character=None))  # unknown tokens
+    columns = ["bleu", "cache", "longest", "bits_per_character"]
+    table = write_report(runs, "test", "x", [], tmp_path / "out", columns=columns)
     _, first, second = cells(table)
-    assert (first[2], second[2], second[3]) == ("", "0", "")
+    assert (first[2], second[2], second[3], second[4]) == ("", "0", "", "")
+    assert float(first[4]) > 0
     assert first[1] and first[3] and second[1]  # noqa: PT018
 
 

@@ -10,6 +10,7 @@ import pytest
 import torch
 from rich.console import Console
 
+from regard.config import Config
 from regard.errors import UserError
 from regard.evaluation import ablate, ablation_report, aggregate, evaluate, likelihoods
 from regard.evaluation.ablation import (
@@ -243,6 +244,30 @@ def test_model_without_attention_error(make, pairs, kind) -> None:
         ablate(bottleneck, pairs, kind)
 
 
+def test_language_models_have_heads_to_ablate_but_no_source(make, pairs) -> None:
+    """No source token can be masked, and there are no translations: no BLEU, no conclusion from one."""
+    translator = make(DECODER_ONLY)
+    data = {"kind": "text", "train": "train.txt", "val": "val.txt"}
+    translator.config = Config.model_validate({"model": DECODER_ONLY, "data": data})
+    assert translator.config.is_language_model
+    sentences = [("", target) for _, target in pairs]
+    for kind, bleu in (("attention", False), ("heads", True)):
+        with pytest.raises(
+            UserError, match=r"language model, which has no source .* --ablate heads"
+        ):
+            ablate(translator, sentences, kind, bleu=bleu)
+    report = ablate(translator, sentences, "heads")
+    assert report["baseline"] == {"loss": pytest.approx(evaluate(translator, sentences)["loss"])}
+    assert any(abs(row["loss_change"]) > 1e-4 for row in report["rows"])
+    assert "BLEU" not in printed(report)
+
+
+def printed(report: dict) -> str:
+    console = Console(width=80, record=True, soft_wrap=True, file=io.StringIO())
+    ablation_report.print_report(report, console)
+    return console.export_text()
+
+
 def test_progress_is_reported_for_each_row(attentive: Translator, pairs) -> None:
     for kind in ("heads", "attention"):
         calls = []
@@ -261,9 +286,7 @@ def test_progress_is_reported_for_each_row(attentive: Translator, pairs) -> None
 )
 def test_table_fits_80_columns(attentive: Translator, pairs, kind, bleu) -> None:
     report = ablate(attentive, pairs, kind, bleu=bleu)
-    console = Console(width=80, record=True, soft_wrap=True, file=io.StringIO())
-    ablation_report.print_report(report, console)
-    text = console.export_text()
+    text = printed(report)
     lines = text.splitlines()
     assert sum(line.split()[:1] == ["cross"] for line in lines) == sum(
         row["mechanism"] == "cross" for row in report["rows"]

@@ -1,11 +1,14 @@
 """Perplexity: teacher-forced, without label smoothing, per token with EOS, for any batch size."""
 
+import io
+import json
 import math
 
 import pytest
 import torch
+from rich.console import Console
 
-from regard.evaluation import Likelihood, aggregate, evaluate, likelihoods
+from regard.evaluation import Likelihood, aggregate, evaluate, likelihoods, report
 from regard.text.batch import EncodedPairs
 from regard.text.tokenizer import BOS, EOS
 from regard.translator import Translator
@@ -63,6 +66,26 @@ def test_corpus_averages(translator: Translator, pairs) -> None:
     assert report["token_accuracy"] == pytest.approx(correct / tokens)
     characters = sum(len(target + "\n") for _, target in pairs)
     assert report["bits_per_character"] == pytest.approx(nats / math.log(2) / characters, rel=1e-5)
+
+
+def test_unknown_tokens_have_no_bits_per_character(translator: Translator, pairs) -> None:
+    """UNK hides a spelling: the more unknown the reference, the cheaper each character would be."""
+    known = evaluate(translator, pairs)
+    assert known["unknown_tokens"] == 0
+    assert "bits per character -" not in printed(known)
+    unknown = evaluate(translator, [*pairs, ("the cat", "Ωθ cat")])
+    assert (unknown["bits_per_character"], unknown["unknown_tokens"]) == (None, 2)
+    assert unknown["perplexity"] > 1
+    text = printed(unknown)
+    assert "bits per character -   token accuracy" in text
+    assert "no bits per character: 2 reference tokens are unknown" in text
+    assert json.loads(json.dumps(unknown))["bits_per_character"] is None
+
+
+def printed(evaluation: dict) -> str:
+    console = Console(width=120, record=True, file=io.StringIO())
+    report.print_report({"run": "run", "split": "test", **evaluation}, console)
+    return console.export_text()
 
 
 def test_closed_form_of_uniform_predictions() -> None:

@@ -58,8 +58,8 @@ class Identity(Rotary):
     [
         (QuadraticPositions, "spread of <R_m x, R_n y> at one distance"),
         (QuadraticPositions, "between R_t x and its matrix form"),
-        (GrowingNorm, "change of |R_t x| / |x| with t"),
-        (DoubledNorm, "|R_t x| / |x| from 1, unscaled"),
+        (GrowingNorm, "difference of |R_t x| / |x| from 1"),
+        (DoubledNorm, "difference of |R_t x| / |x| from 1"),
         (WithParameter, "number of parameters"),
         (PairedHalves, "between R_t x and its matrix form"),
         (Identity, "omega_i from its formula"),
@@ -84,7 +84,7 @@ def test_every_scaling_is_tested(lab, monkeypatch):
 def test_failing_scaling_is_named(lab, monkeypatch):
     class QuadraticIfScaled(Rotary):
         def rotate(self, heads, position_ids):
-            return super().rotate(heads, position_ids**2 if self.scale > 1 else position_ids)
+            return super().rotate(heads, position_ids**2 if self.score_scale > 1 else position_ids)
 
     monkeypatch.setitem(POSITIONS, "rotary", QuadraticIfScaled)
     messages = [check.message for check in lab.run().checks if not check.passed]

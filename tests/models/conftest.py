@@ -202,11 +202,36 @@ def pretrained(checkpoint):
     return lambda table: copy.deepcopy(load(json.dumps(table)))
 
 
+@pytest.fixture
+def load_model(pretrained):
+    """Builds a model of MODELS from its name."""
+
+    def load(name: str) -> Model:
+        table = MODELS[name]
+        return pretrained(table) if table["kind"] == "pretrained" else make(table)
+
+    return load
+
+
 @pytest.fixture(params=MODELS)
-def named_model(request, pretrained) -> tuple[str, Model]:
-    table = MODELS[request.param]
-    model = pretrained(table) if table["kind"] == "pretrained" else make(table)
-    return request.param, model
+def named_model(request, load_model) -> tuple[str, Model]:
+    return request.param, load_model(request.param)
+
+
+def select_attention_models() -> list[str]:
+    """One model of MODELS for each kind of attention in each place: cells or norms do not matter."""
+    by_parts = {}
+    for name, table in MODELS.items():
+        parts = [table["kind"], table.get("decoder", {}).get("kind"), "mixer" in table]
+        attention = table["name"] if table["kind"] == "pretrained" else table.get("attention")
+        if attention not in (None, "none"):
+            by_parts[json.dumps([*parts, attention])] = name
+    return list(by_parts.values())
+
+
+@pytest.fixture(params=select_attention_models())
+def attentive_model(request, load_model) -> tuple[str, Model]:
+    return request.param, load_model(request.param)
 
 
 @pytest.fixture

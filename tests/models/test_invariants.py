@@ -39,6 +39,31 @@ def test_padding_does_not_change_the_output(model, example):
         assert_close(logits[row : row + 1], model(source, mask, target))
 
 
+def move_padding(example):
+    """The same sentences with the padding on the left, or between the tokens, in every other row."""
+    mask = torch.arange(11) >= 11 - torch.tensor(example.lengths)[:, None]
+    shuffled = example.mask[:, torch.randperm(11, generator=torch.Generator().manual_seed(6))]
+    mask[1::2] = shuffled[1::2]
+    source = torch.full_like(example.source, 21)
+    source[mask] = example.source[example.mask]
+    return source, mask
+
+
+def test_padding_may_be_anywhere(model, example):
+    target, (source, mask) = example.target[:, :5], move_padding(example)
+    assert_close(model(source, mask, target), model(example.source, example.mask, target))
+    expected = model.attention_weights(example.source, example.mask, target)
+    for mechanism, weights in model.attention_weights(source, mask, target).items():
+        for row, (moved, before) in enumerate(zip(mask, example.mask, strict=True)):
+            new, old = weights[row], expected[mechanism][row]
+            if mechanism != "decoder":  # the keys are source tokens
+                assert (new[..., ~moved] == 0).all()
+                new, old = new[..., moved], old[..., before]
+            if mechanism == "encoder":
+                new, old = new[:, :, moved], old[:, :, before]
+            assert_close(new, old)
+
+
 def test_token_ids_of_padding_do_not_matter(model, example):
     garbage = torch.where(example.mask, example.source, 22)
     longer = torch.nn.functional.pad(garbage, (0, 3), value=21)

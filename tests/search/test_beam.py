@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
+from regard.errors import NotFiniteError
 from regard.models import Model
 from regard.models.interface import DecoderState, Memory
 from regard.search import Hypothesis, beam, greedy
@@ -246,8 +247,8 @@ class Scripted(Model):
         super().__init__()
         self.script = script
 
-    def encode(self, source, mask):
-        return Memory(source[..., None].float(), mask)
+    def _encode(self, source, mask, need_weights):
+        return Memory(source[..., None].float(), mask), []
 
     def init_state(self, memory):
         return ScriptedState(torch.zeros(len(memory.mask), 1, 0, dtype=torch.int64))
@@ -260,7 +261,7 @@ class Scripted(Model):
                 row[token] = torch.tensor(probability).log()
         return logits, ScriptedState(ids)
 
-    features = project = attention_weights = output_projection = None
+    features = project = _attention_weights = output_projection = None
 
 
 A, B, C = 4, 5, 6
@@ -294,3 +295,16 @@ def test_a_better_hypothesis_may_finish_later():
     assert best[0].ids == [A, UNK, EOS]
     [best] = search(Scripted(script), batch, [2], beam_size=2, length_penalty=0.0)
     assert best[0].ids == [EOS]  # the better one would be truncated
+
+
+@pytest.mark.parametrize("check_every", [1, 3, 100])
+def test_a_finished_hypothesis_does_not_hide_nan(check_every):
+    """The NaN may occur at any step after it, also at the last before the maximum length."""
+    batch = torch.tensor([[3]]), torch.tensor([[True]])
+    for steps in (1, 2, 3):
+        script = {(A,) * n: {A: 1.0} for n in range(1, steps)}
+        script |= {(): {EOS: 0.1, A: 0.9}, (A,) * steps: {A: float("nan"), EOS: 0.5}}
+        for max_length in range(steps + 1, 6):
+            options = {"beam_size": 2, "length_penalty": 0.0, "check_every": check_every}
+            with pytest.raises(NotFiniteError):
+                search(Scripted(script), batch, [max_length], **options)

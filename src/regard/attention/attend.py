@@ -1,5 +1,7 @@
 """Attention as a soft dictionary look-up: masking, weights and the weighted sum are computed only here."""
 
+import math
+
 import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
@@ -35,8 +37,9 @@ def attend_fused(
     mask: Bool[Tensor, "*#batch #query key"] | None = None,
     bias: Float[Tensor, "*#batch #query key"] | None = None,
     dropout_p: float = 0.0,
+    scale: float = 1.0,
 ) -> Float[Tensor, "*batch query value_depth"]:
-    """`attend` for scaled-dot scores, plus a bias, and softmax, in PyTorch's fused kernel: no weights."""
+    """`attend` for scale * scaled-dot scores + bias and softmax, in PyTorch's fused kernel: no weights."""
     bias = None if bias is None else bias.to(query.dtype)
     if mask is not None:
         # An additive mask (log 1 = 0, log 0 = minus infinity): with it every kernel returns zeros for a
@@ -46,4 +49,6 @@ def attend_fused(
         )
     if bias is not None and bias.stride(-1) != 1:
         bias = bias.contiguous()  # the fastest kernels require it
-    return scaled_dot_product_attention(query, keys, values, bias, dropout_p)
+    return scaled_dot_product_attention(
+        query, keys, values, bias, dropout_p, scale=scale / math.sqrt(query.shape[-1])
+    )

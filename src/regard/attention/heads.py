@@ -153,19 +153,27 @@ class MultiHeadBase(nn.Module, ABC):
         Float[Tensor, "batch heads query value_depth"],
         Float[Tensor, "batch heads query key"] | None,
     ]:
-        """(context, weights) of every head. The heads of a group share one key/value head."""
-        heads, kv_heads = query.shape[1], keys.shape[1]
+        """(context, weights) of every head. The heads of a group share one key/value head.
+
+        `normalise` gets [batch heads query key], whatever is folded.
+        """
+        heads, kv_heads, scale = query.shape[1], keys.shape[1], self.position.score_scale
         query = fold_groups(query, kv_heads)
         bias = None if bias is None else fold_groups(bias, kv_heads)
         if mask is not None and mask.shape[2] > 1:
             mask = mask.repeat(1, 1, heads // kv_heads, 1) if kv_heads < heads else mask
         dropout_p = self.dropout if self.training else 0.0
         if type(self.score) is ScaledDot and self.normalise is softmax and not need_weights:
-            context = attend_fused(query, keys, values, mask, bias, dropout_p)
+            context = attend_fused(query, keys, values, mask, bias, dropout_p, scale)
             return unfold_groups(context, heads), None
         scores = self.score(query, keys)
+        scores = scores if scale == 1 else scores * scale
         scores = scores if bias is None else scores + bias
-        context, weights = attend(scores, values, mask, self.normalise, dropout_p)
+
+        def normalise(folded: Tensor) -> Tensor:
+            return fold_groups(self.normalise(unfold_groups(folded, heads)), kv_heads)
+
+        context, weights = attend(scores, values, mask, normalise, dropout_p)
         weights = unfold_groups(weights, heads) if need_weights else None
         return unfold_groups(context, heads), weights
 

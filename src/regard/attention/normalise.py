@@ -1,7 +1,8 @@
 """Normalisers: scores to attention weights, over the last dimension.
 
 A score of minus infinity marks a masked key, whose weight is exactly 0. A query with no key to attend to
-gets zeros, never NaN, and no gradient.
+gets zeros, never NaN, and no gradient. A score of NaN or plus infinity gives NaN (with `none`, itself): an
+error of the model shows in its output.
 """
 
 from collections.abc import Callable
@@ -17,8 +18,7 @@ Normaliser = Callable[[Tensor], Tensor]
 
 def softmax(scores: Scores) -> Weights:
     """alpha_i = exp(e_i) / sum_j exp(e_j)"""
-    allowed = scores > float("-inf")
-    all_masked = ~allowed.any(-1, keepdim=True)
+    all_masked = (scores == float("-inf")).all(-1, keepdim=True)
     # A row of minus infinities would be 0 / 0, in the gradient too: replace it by finite scores.
     weights = scores.masked_fill(all_masked, 0.0).softmax(-1)
     return weights.masked_fill(all_masked, 0.0)
@@ -42,7 +42,8 @@ def sparsemax(scores: Scores) -> Weights:
     ordered = shifted.sort(-1, descending=True).values
     rank = torch.arange(1, shifted.shape[-1] + 1, device=scores.device, dtype=scores.dtype)
     cumulative = ordered.cumsum(-1)
-    support = (1 + rank * ordered > cumulative).sum(-1, keepdim=True)
+    # At least 1: only with NaN, which then becomes tau, is no comparison true.
+    support = (1 + rank * ordered > cumulative).sum(-1, keepdim=True).clamp(min=1)
     tau = (cumulative.gather(-1, support - 1) - 1) / support
     return (shifted - tau).clamp(min=0.0).masked_fill(all_masked, 0.0)
 

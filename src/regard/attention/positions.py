@@ -22,6 +22,8 @@ class Position(nn.Module):
 
     max_length: int | None = None
     """Number of positions it supports, starting at 0; None: unlimited."""
+    score_scale: float = 1.0
+    """Factor of every score, in every self-attention layer: an inverse temperature of the softmax."""
 
     def __init__(self, d_model: int, heads: int, head_dim: int) -> None:
         super().__init__()
@@ -172,7 +174,7 @@ class Alibi(Position):
 class Rotary(Position):
     """(x1, x2) -> (x1 cos - x2 sin, x2 cos + x1 sin), pair i rotated by t omega_i (RoPE, Su et al., 2021)
 
-    Preserves norms, except with yarn scaling, which also scales queries and keys.
+    Preserves norms. Yarn scaling also multiplies the scores: longer contexts flatten the softmax.
     """
 
     omega: Tensor
@@ -192,8 +194,8 @@ class Rotary(Position):
             raise UserError(f"rotary needs pairs, so head_dim must be even, not {head_dim}")
         scaled = SCALINGS[scaling](frequencies(head_dim, base), factor, original_length)
         self.register_buffer("omega", scaled, persistent=False)
-        # Longer contexts flatten the softmax; yarn scales q and k, so that q . k grows by the square.
-        self.scale = 0.1 * math.log(factor) + 1 if scaling == "yarn" else 1.0
+        # The paper scales q and k; scaling the score includes the part of it that is not rotated.
+        self.score_scale = (0.1 * math.log(factor) + 1) ** 2 if scaling == "yarn" else 1.0
 
     def rotate(
         self, heads: Float[Tensor, "batch heads length depth"], position_ids: PositionIds
@@ -201,7 +203,7 @@ class Rotary(Position):
         # A pair as a complex number is rotated by one multiplication: (x1 + i x2) e^(i t omega).
         dtype = torch.promote_types(heads.dtype, torch.float32)
         angles = (position_ids[:, None, :, None] * self.omega).to(dtype)
-        rotation = torch.polar(torch.full_like(angles, self.scale), angles)
+        rotation = torch.polar(torch.ones_like(angles), angles)
         pairs = torch.view_as_complex(heads.to(dtype).unflatten(-1, (-1, 2)).contiguous())
         return torch.view_as_real(pairs * rotation).flatten(-2).to(heads.dtype)
 

@@ -67,6 +67,11 @@ def draw_quality(
         "BLEU lower": lambda run: run["results"][0]["bleu_lower"],
         "bits per character (lower is better)": lambda run: run["bits_per_character"],
     }
+    measures = {  # unknown tokens in the references: no bits per character
+        y_label: measure
+        for y_label, measure in measures.items()
+        if all(measure(run) is not None for runs in runs_of.values() for run in runs)
+    }
     panels = {
         y_label: [
             Line(

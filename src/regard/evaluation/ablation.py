@@ -25,7 +25,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from regard.errors import UserError
+from regard.errors import NotFiniteError, UserError
 from regard.evaluation.likelihood import Likelihood, aggregate, batch_likelihoods, likelihoods
 from regard.evaluation.metrics import bleu_lower
 from regard.models.ablate import NO_KEY, ablate_head, mask_keys, uniform_attention
@@ -58,6 +58,11 @@ def ablate(
         raise UserError(
             "this model has no attention to ablate: choose a run with attention "
             '(trained without model.attention = "none")'
+        )
+    if translator.config.is_language_model and (bleu or kind == "attention"):
+        raise UserError(
+            "this is a language model, which has no source tokens to mask and no translations to score: "
+            "use --ablate heads without --bleu"
         )
     encoded = EncodedPairs.from_pairs(pairs, translator.tokenizers)
     translator.check_lengths(encoded)
@@ -95,7 +100,10 @@ class Measurement:
         self.translator, self.encoded, self.bleu = translator, encoded, bleu
         self.references = [target for _, target in pairs]
         self.likelihoods = likelihoods(translator.model, encoded)
-        self.baseline: dict[str, float] = {"loss": aggregate(self.likelihoods).loss} | self._bleu()
+        loss = aggregate(self.likelihoods).loss
+        if not math.isfinite(loss):
+            raise NotFiniteError
+        self.baseline: dict[str, float] = {"loss": loss} | self._bleu()
 
     def __call__(self) -> Row:
         ablated = likelihoods(self.translator.model, self.encoded)

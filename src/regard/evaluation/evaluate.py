@@ -7,10 +7,11 @@ from typing import Any
 
 import torch
 
+from regard.errors import NotFiniteError
 from regard.evaluation.likelihood import Likelihood, aggregate, likelihoods
 from regard.evaluation.metrics import bleu_lower, exact_match, longest_fifth, score_corpus
 from regard.text.batch import EncodedPairs
-from regard.text.tokenizer import BOS, EOS
+from regard.text.tokenizer import BOS, EOS, UNK
 from regard.translator import Translator
 
 Pairs = list[tuple[str, str]]
@@ -27,12 +28,17 @@ def evaluate(
     translator.check_lengths(encoded)
     by_pair = likelihoods(translator.model, encoded)
     corpus = aggregate(by_pair)
+    if not math.isfinite(corpus.loss):
+        raise NotFiniteError
     # EOS counts as one character, as a newline would, because its cost is part of the sum.
     characters = sum(len(target) + 1 for _, target in pairs)
+    unknown = sum(ids.count(UNK) for ids in encoded.target)
     return {
         "loss": corpus.loss,
         "perplexity": corpus.perplexity,
-        "bits_per_character": corpus.bits_per_character(characters),
+        # UNK stands for any spelling, whose cost is not part of the sum: no figure would be comparable.
+        "bits_per_character": None if unknown else corpus.bits_per_character(characters),
+        "unknown_tokens": unknown,
         "token_accuracy": corpus.token_accuracy,
         "cache_bytes_per_token": cache_bytes_per_token(translator),
         "sentences": len(pairs),

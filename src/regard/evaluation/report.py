@@ -15,11 +15,21 @@ def print_report(report: dict[str, Any], console: Console) -> None:
     """A table with one row per beam width, then the first beam width by source length."""
     title = f"{report['run']}, {report['split']}: {report['sentences']:,} sentences"
     console.print(title, style="bold", highlight=False)
+    bits = report["bits_per_character"]
     console.print(
         f"perplexity {report['perplexity']:.3f}   bits per character "
-        f"{report['bits_per_character']:.3f}   token accuracy {report['token_accuracy']:.2%}\n",
+        f"{'-' if bits is None else f'{bits:.3f}'}   "
+        f"token accuracy {report['token_accuracy']:.2%}",
         highlight=False,
     )
+    if bits is None:
+        console.print(
+            f"no bits per character: {report['unknown_tokens']:,} reference tokens are unknown, and "
+            "their spelling has no probability",
+            style="dim",
+            highlight=False,
+        )
+    console.print()
     if not report["results"]:
         console.print("language model: no translations, so no BLEU", style="dim")
         return

@@ -4,7 +4,8 @@
     with uniform_attention(layers): ...       # alpha_i = 1 / n over the n keys that are not masked
     with mask_keys(layers, keys): ...         # e_i = -inf at one key for each target token
 
-Each changes only how a layer's scores become weights, and restores the layer on exit.
+Each changes only how a layer's scores become weights, and restores the layer on exit. The layout of the
+scores is that of `AttentionLayer`: [batch heads query key], or [batch query key] in a single head.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -15,10 +16,11 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from regard.attention.normalise import Normaliser, softmax
+from regard.errors import UserError
 from regard.models.interface import AttentionLayer
 
-Scores = Float[Tensor, "batch *heads query key"]
-Weights = Float[Tensor, "batch *heads query key"]
+Scores = Float[Tensor, "batch heads query key"] | Float[Tensor, "batch query key"]
+Weights = Float[Tensor, "batch heads query key"] | Float[Tensor, "batch query key"]
 
 NO_KEY = -1  # as a key index: mask none
 
@@ -48,15 +50,15 @@ def patch_normalisers(
 
 @contextmanager
 def ablate_head(layer: AttentionLayer, head: int) -> Iterator[None]:
-    """All weights of head `head` (from 0) become 0. A layer with a single head may lack the head axis."""
+    """All weights of head `head` (from 0) become 0."""
 
     def patch(normalise: Normaliser) -> Normaliser:
         def normalise_without_head(scores: Scores) -> Weights:
-            weights = normalise(scores)
-            heads = weights.unsqueeze(1) if weights.dim() == 3 else weights.flatten(1, -3)
-            kept = torch.ones(heads.shape[1], dtype=torch.bool, device=weights.device)
-            kept[head] = False
-            return torch.where(kept[:, None, None], heads, 0.0).reshape(weights.shape)
+            heads = scores.shape[1] if scores.dim() == 4 else 1
+            if not 0 <= head < heads:
+                raise UserError(f"there is no head {head}: this layer has {heads}, counted from 0")
+            kept = torch.arange(heads, device=scores.device) != head
+            return torch.where(kept[:, None, None], normalise(scores), 0.0)
 
         return normalise_without_head
 
@@ -81,7 +83,8 @@ def mask_keys(
 ) -> Iterator[None]:
     """Target token t of these layers may not attend to key keys[:, t] (`NO_KEY`: it may attend to all).
 
-    For teacher forcing on this batch: all target tokens in one pass, or a step at a time in order.
+    For teacher forcing on this batch: all target tokens in one pass, or a step at a time in order. The
+    source must be encoded before, because a decoder-only model reads it with the same layers.
     """
     length = keys.shape[1]
 
@@ -95,8 +98,7 @@ def mask_keys(
             assert current.shape == (len(scores), queries), "the keys belong to another batch"
             position = (position + queries) % length
             masked = current[..., None] == torch.arange(scores.shape[-1], device=keys.device)
-            heads = (1,) * (scores.dim() - 3)
-            masked = masked.view(len(scores), *heads, *scores.shape[-2:])
+            masked = masked[:, None] if scores.dim() == 4 else masked
             return normalise(scores.masked_fill(masked, float("-inf")))
 
         return normalise_masked

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from regard.attention import Position, causal_mask
 from regard.models.interface import (
     AttentionLayer,
+    AttentionWeights,
     DecoderState,
     Logits,
     Memory,
@@ -59,9 +60,6 @@ class DecoderOnly(TransformerBase[DecoderOnlyMemory, TransformerState]):
         max_length = self.position.max_length
         return None if max_length is None else max(0, max_length - source_length)
 
-    def encode(self, source: Source, mask: SourceMask) -> DecoderOnlyMemory:
-        return self._encode(source, mask, need_weights=False)[0]
-
     def init_state(self, memory: DecoderOnlyMemory) -> TransformerState:
         # New records of the same tensors: appending to them does not change the memory.
         caches = tuple(replace(cache) for cache in memory.caches)
@@ -82,9 +80,9 @@ class DecoderOnly(TransformerBase[DecoderOnlyMemory, TransformerState]):
     ) -> Float[Tensor, "batch target features"]:
         return self._decode_target(target, self.init_state(memory), need_weights=False)[0]
 
-    def attention_weights(
+    def _attention_weights(
         self, source: Source, mask: SourceMask, target: Target
-    ) -> dict[str, Float[Tensor, "batch layers heads query key"]]:
+    ) -> dict[str, AttentionWeights]:
         """A target token's weights on the source are "cross", those on the target "decoder"."""
         memory, source_weights = self._encode(source, mask, need_weights=True)
         state = self.init_state(memory)

@@ -1,7 +1,7 @@
 """The model interface, and the records that search handles without knowing their contents."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
 from typing import Generic, Protocol, TypeVar, runtime_checkable
 
@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from regard.attention.normalise import Normaliser
 from regard.linear import LinearBackend
+from regard.models.padding import compaction_index, gather, scatter
 
 Source = Int[Tensor, "batch source"]
 SourceMask = Bool[Tensor, "batch source"]
@@ -17,6 +18,7 @@ Target = Int[Tensor, "batch target"]
 Rows = Int[Tensor, " rows"]  # row indices
 Tokens = Int[Tensor, " rows"]  # one token id per row
 Logits = Float[Tensor, "rows vocab"]
+AttentionWeights = Float[Tensor, "batch layers heads query key"]
 
 R = TypeVar("R", bound="Record")
 D = TypeVar("D", bound="DecoderState")
@@ -83,7 +85,7 @@ class DecoderState(Record, ABC):
 
 @dataclass
 class Memory(Record):
-    """The encoder's output: a state for each source token, and the source mask."""
+    """The encoder's output: a state for each source token, and the source mask; real tokens first."""
 
     states: Float[Tensor, "batch source d_model"]
     mask: SourceMask
@@ -96,7 +98,12 @@ StateT = TypeVar("StateT", bound=DecoderState)
 
 @runtime_checkable
 class AttentionLayer(Protocol):
-    """The part of an attention layer that can be patched: how its scores become weights."""
+    """The part of an attention layer that can be patched: how its scores become weights.
+
+    `normalise` gets scores [batch heads query key], with one row of the head axis for each query head,
+    also where several share a key/value head; a layer with a single head may leave that axis out. A key's
+    index is that of its token in the memory, where the real tokens come first.
+    """
 
     normalise: Normaliser
 
@@ -114,9 +121,16 @@ class Model(nn.Module, ABC, Generic[MemoryT, StateT]):
         super().__init__()
         self.backend = LinearBackend()  # multiplies by the output projection
 
-    @abstractmethod
     def encode(self, source: Source, mask: SourceMask) -> MemoryT:
-        """Encode the source."""
+        """Encode the source. Padding may be anywhere: it has no effect, and is last in the memory."""
+        index = compaction_index(mask)
+        return self._encode(scatter(source, 1, index), scatter(mask, 1, index), False)[0]
+
+    @abstractmethod
+    def _encode(
+        self, source: Source, mask: SourceMask, need_weights: bool
+    ) -> tuple[MemoryT, Sequence[Tensor | None]]:
+        """(memory, the encoder's attention weights by layer, if needed), with the padding last."""
 
     @abstractmethod
     def init_state(self, memory: MemoryT) -> StateT:
@@ -145,11 +159,24 @@ class Model(nn.Module, ABC, Generic[MemoryT, StateT]):
         """Features to logits."""
         return self.backend(features, *self.output_projection)
 
-    @abstractmethod
     def attention_weights(
         self, source: Source, mask: SourceMask, target: Target
-    ) -> dict[str, Float[Tensor, "batch layers heads query key"]]:
+    ) -> dict[str, AttentionWeights]:
         """All attention weights by mechanism: "cross", "encoder", "decoder" (those the model has)."""
+        index = compaction_index(mask)
+        moved = scatter(source, 1, index), scatter(mask, 1, index)
+        weights = self._attention_weights(*moved, target)
+        for mechanism in weights.keys() & {"cross", "encoder"}:  # their keys are source tokens
+            weights[mechanism] = gather(weights[mechanism], -1, index[:, None, None, None])
+        if "encoder" in weights:
+            weights["encoder"] = gather(weights["encoder"], -2, index[:, None, None, :, None])
+        return weights
+
+    @abstractmethod
+    def _attention_weights(
+        self, source: Source, mask: SourceMask, target: Target
+    ) -> dict[str, AttentionWeights]:
+        """`attention_weights` of a source with the padding last."""
 
     def vocab_parameters(self) -> dict[str, list[Tensor]]:
         """The tensors with one row per token of the "source" and of the "target" vocabulary."""

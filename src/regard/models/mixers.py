@@ -17,7 +17,8 @@ from torch import Tensor, nn
 from regard.attention import MultiHeadBase
 from regard.models.interface import AttentionLayer, DecoderState
 from regard.models.kv_cache import KVCache
-from regard.models.state_space import StateSpace, StateSpaceState, compaction_index
+from regard.models.padding import compaction_index, gather, scatter
+from regard.models.state_space import StateSpace, StateSpaceState
 
 Activations = Float[Tensor, "batch length d_model"]
 Weights = Float[Tensor, "batch heads query key"] | None
@@ -109,13 +110,8 @@ class SelfAttention(TokenMixer):
             queries, keys, values, mask, query_ids, key_ids, need_weights
         )
         if weights is not None:
-            weights = weights.gather(-1, index[:, None, None].expand_as(weights))
+            weights = gather(weights, -1, index[:, None, None])
         return output.view_as(x), weights
-
-
-def scatter(x: Tensor, dim: int, index: Int[Tensor, "..."]) -> Tensor:
-    """Element i along `dim` moves to index[i]."""
-    return torch.zeros_like(x).scatter(dim, index.expand_as(x), x)
 
 
 @dataclass

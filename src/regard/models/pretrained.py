@@ -21,6 +21,7 @@ from regard.models.capture import Weights, capture_weights, find_attention_layer
 from regard.models.hf_cache import CachedState, LayerCaches, from_hf_cache, to_hf_cache
 from regard.models.interface import (
     AttentionLayer,
+    AttentionWeights,
     Logits,
     Memory,
     MemoryT,
@@ -117,9 +118,6 @@ class PretrainedDecoder(Pretrained[PromptMemory, PretrainedDecoderState]):
     def max_target_length(self, source_length: int) -> int | None:
         return None if self.context is None else max(0, self.context - source_length)
 
-    def encode(self, source: Source, mask: SourceMask) -> PromptMemory:
-        return self._encode(source, mask, need_weights=False)[0]
-
     def init_state(self, memory: PromptMemory) -> PretrainedDecoderState:
         return PretrainedDecoderState(memory.caches, 1, memory.cache_mask, memory.cache_mask.sum(1))
 
@@ -132,9 +130,9 @@ class PretrainedDecoder(Pretrained[PromptMemory, PretrainedDecoderState]):
     def features(self, memory: PromptMemory, target: Target) -> Features:
         return self._decode(target, self.init_state(memory), need_weights=False)[0]
 
-    def attention_weights(
+    def _attention_weights(
         self, source: Source, mask: SourceMask, target: Target
-    ) -> dict[str, Float[Tensor, "batch layers heads query key"]]:
+    ) -> dict[str, AttentionWeights]:
         """A target token's weights on the source are "cross", the rest "decoder"."""
         memory, source_weights = self._encode(source, mask, need_weights=True)
         _, _, target_weights = self._decode(target, self.init_state(memory), need_weights=True)
@@ -242,9 +240,6 @@ class PretrainedEncoderDecoder(Pretrained[Memory, PretrainedEncoderDecoderState]
     def max_target_length(self, source_length: int) -> int | None:
         return 0 if self.context is not None and source_length > self.context else self.context
 
-    def encode(self, source: Source, mask: SourceMask) -> Memory:
-        return self._encode(source, mask, need_weights=False)[0]
-
     def init_state(self, memory: Memory) -> PretrainedEncoderDecoderState:
         return PretrainedEncoderDecoderState((), 1, (), memory.states, memory.mask)
 
@@ -263,9 +258,9 @@ class PretrainedEncoderDecoder(Pretrained[Memory, PretrainedEncoderDecoderState]
     def features(self, memory: Memory, target: Target) -> Features:
         return self._decode(target, memory.states, memory.mask, None, need_weights=False)[0]
 
-    def attention_weights(
+    def _attention_weights(
         self, source: Source, mask: SourceMask, target: Target
-    ) -> dict[str, Float[Tensor, "batch layers heads query key"]]:
+    ) -> dict[str, AttentionWeights]:
         memory, encoder = self._encode(source, mask, need_weights=True)
         _, decoder = self._decode(target, memory.states, mask, None, need_weights=True)
         weights = {"cross": decoder[1::2], "encoder": encoder, "decoder": decoder[::2]}

@@ -17,6 +17,7 @@ from regard.models.cells import Cell, CellKind
 from regard.models.dropout import Dropout
 from regard.models.interface import (
     AttentionLayer,
+    AttentionWeights,
     Logits,
     Memory,
     Model,
@@ -120,10 +121,12 @@ class Recurrent(Model[RecurrentMemory, RecurrentState]):
         max_length = self.encoder.position.max_length
         return 0 if max_length is not None and source_length > max_length else None
 
-    def encode(self, source: Source, mask: SourceMask) -> RecurrentMemory:
+    def _encode(
+        self, source: Source, mask: SourceMask, need_weights: bool
+    ) -> tuple[RecurrentMemory, list[Tensor]]:
         states, sentence = self.encoder(source, mask)
         initial = torch.relu(self.bridge(sentence)).unflatten(1, (self.decoder.layers, -1))
-        return RecurrentMemory(states, mask, initial)
+        return RecurrentMemory(states, mask, initial), []  # no self-attention
 
     def init_state(self, memory: RecurrentMemory) -> RecurrentState:
         return self.decoder.init_state(memory.initial, memory.states, memory.mask)
@@ -145,10 +148,10 @@ class Recurrent(Model[RecurrentMemory, RecurrentState]):
         target = [self.embedding.weight, self.output.weight, self.output.bias]
         return {"source": [self.encoder.embedding.weight], "target": target}
 
-    def attention_weights(
+    def _attention_weights(
         self, source: Source, mask: SourceMask, target: Target
-    ) -> dict[str, Float[Tensor, "batch layers heads query key"]]:
-        state = self.init_state(self.encode(source, mask))
+    ) -> dict[str, AttentionWeights]:
+        state = self.init_state(self._encode(source, mask, need_weights=True)[0])
         weights = self.decoder(self.embedding(target), state)[1]
         return {} if weights is None else {"cross": weights[:, None, None]}
 

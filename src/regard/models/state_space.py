@@ -20,6 +20,7 @@ from torch.nn.functional import pad, silu, softplus
 
 from regard.linear import Linear
 from regard.models.interface import Record
+from regard.models.padding import compaction_index, gather, scatter
 
 CHUNK = 16  # sequential steps of a scan; all chunks are scanned in parallel
 
@@ -79,10 +80,10 @@ class StateSpace(nn.Module):
         """`mask` is True for real tokens; None: all are real. Outputs at padding are zeros."""
         if mask is None:
             return self._forward(x, None, state)
-        index = compaction_index(mask)[..., None].expand_as(x)
-        real = torch.zeros_like(x).scatter(1, index, x.masked_fill(~mask[..., None], 0.0))
+        index = compaction_index(mask)[..., None]
+        real = scatter(x.masked_fill(~mask[..., None], 0.0), 1, index)
         y, state = self._forward(real, mask.sum(1), state)
-        return y.gather(1, index).masked_fill(~mask[..., None], 0.0), state
+        return gather(y, 1, index).masked_fill(~mask[..., None], 0.0), state
 
     def _forward(
         self, x: Activations, lengths: Int[Tensor, " batch"] | None, state: StateSpaceState | None
@@ -135,12 +136,6 @@ class StateSpace(nn.Module):
             a = -torch.exp(self.A_log.to(dtype))
             y, last = SelectiveScan.apply(delta, a, delta * u, b, c, hidden.to(dtype))
             return y + self.D.to(dtype) * u, last
-
-
-def compaction_index(mask: Mask) -> Int[Tensor, "batch length"]:
-    """New index of each token if the real ones move to the front, in order, and padding to the end."""
-    padding = mask.sum(1, keepdim=True) + (~mask).cumsum(1)
-    return torch.where(mask, mask.cumsum(1), padding) - 1
 
 
 class SelectiveScan(torch.autograd.Function):

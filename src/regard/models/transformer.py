@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from regard.attention import Position
 from regard.models.interface import (
     AttentionLayer,
+    AttentionWeights,
     Logits,
     Memory,
     Source,
@@ -63,9 +64,6 @@ class Transformer(TransformerBase[Memory, EncoderDecoderState]):
         max_length = self.position.max_length
         return 0 if max_length is not None and source_length > max_length else max_length
 
-    def encode(self, source: Source, mask: SourceMask) -> Memory:
-        return self._encode(source, mask, need_weights=False)[0]
-
     def init_state(self, memory: Memory) -> EncoderDecoderState:
         position_ids = position_ids_of(memory.mask)
         return EncoderDecoderState(
@@ -92,9 +90,9 @@ class Transformer(TransformerBase[Memory, EncoderDecoderState]):
     def features(self, memory: Memory, target: Target) -> Float[Tensor, "batch target features"]:
         return self._decode_target(target, self.init_state(memory), need_weights=False)[0]
 
-    def attention_weights(
+    def _attention_weights(
         self, source: Source, mask: SourceMask, target: Target
-    ) -> dict[str, Float[Tensor, "batch layers heads query key"]]:
+    ) -> dict[str, AttentionWeights]:
         memory, encoder_weights = self._encode(source, mask, need_weights=True)
         _, weights = self._decode_target(target, self.init_state(memory), need_weights=True)
         decoder_weights, cross_weights = zip(*weights, strict=True)

@@ -6,6 +6,7 @@ score / length^length_penalty. A sentence is done only when no live hypothesis c
 rises, so score / max_length^length_penalty is an upper bound for every continuation.
 """
 
+import math
 from dataclasses import dataclass
 
 import torch
@@ -13,6 +14,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 from torch.nn.functional import pad
 
+from regard.errors import NotFiniteError
 from regard.models.interface import MemoryT, Model, Record, StateT
 from regard.search.hypothesis import Hypothesis
 from regard.search.step import next_log_probs, select_check_interval, topk
@@ -62,7 +64,7 @@ class Finished(Record):
             [
                 Hypothesis([i for i in ids if i != PAD], score, normalised)
                 for ids, score, normalised in zip(*row, strict=True)
-                if normalised > NEG_INF
+                if normalised != NEG_INF
             ]
             for row in zip(*columns, strict=True)
         ]
@@ -98,13 +100,16 @@ def beam(
         scores = move_finished(finished, ids, scores)
         length = ids.shape[-1]
         if length in length_limits or length % check_every == 0:
-            live = (scores > NEG_INF).any(1).tolist()
+            best_live = scores.amax(1).tolist()
+            if any(map(math.isnan, best_live)):
+                raise NotFiniteError
+            live = [score > NEG_INF for score in best_live]
             if not all(live):
                 nbest_lists = finished.hypotheses()
                 results |= {s: nbest_lists[i] for i, s in enumerate(sentences) if not live[i]}
                 kept = [i for i, is_live in enumerate(live) if is_live]
                 if not kept:
-                    return [results[sentence] for sentence in range(len(max_lengths))]
+                    return check_scores([results[s] for s in range(len(max_lengths))])
                 keep = torch.tensor(kept, device=tokens.device)
                 sentences = [sentences[i] for i in kept]
                 finished, state = finished.select(keep), state.select(keep)
@@ -114,6 +119,13 @@ def beam(
         state = state.reorder(beam_indices)
         prefixes = ids.gather(1, beam_indices[..., None].expand_as(ids))
         ids = torch.cat([prefixes, tokens[..., None]], dim=-1)
+
+
+def check_scores(nbest_lists: list[list[Hypothesis]]) -> list[list[Hypothesis]]:
+    """The n-best lists, if every sentence has an output; NaN ranks first."""
+    if not all(best and math.isfinite(best[0].score) for best in nbest_lists):
+        raise NotFiniteError
+    return nbest_lists
 
 
 def best_extensions(
@@ -140,7 +152,7 @@ def move_finished(
 ) -> Float[Tensor, "batch beam"]:
     """Add hypotheses that end with EOS to `finished`. Returns the scores of live hypotheses.
 
-    Others get minus infinity, as do all hypotheses of a sentence that is done.
+    Others get minus infinity, as do all hypotheses of a sentence that is done, but NaN stays NaN.
     """
     has_eos = ids[..., -1] == EOS
     live = scores.masked_fill(has_eos, NEG_INF)
@@ -150,4 +162,4 @@ def move_finished(
     truncated = at_limit & (finished.normalised[:, :1] == NEG_INF)
     finished.add(ids, live.masked_fill(~truncated, NEG_INF))
     done = at_limit | finished.is_final(live.amax(1))[:, None]
-    return live.masked_fill(done, NEG_INF)
+    return torch.where(done, live + NEG_INF, live)

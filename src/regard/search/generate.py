@@ -1,11 +1,13 @@
 """Autoregressive generation of one output per row: the loop that greedy search and sampling share."""
 
+import math
 from collections.abc import Callable
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from regard.errors import NotFiniteError
 from regard.models.interface import MemoryT, Model, Rows, StateT, Tokens
 from regard.search.hypothesis import Hypothesis
 from regard.search.step import LogProbs, next_log_probs, select_check_interval
@@ -51,7 +53,10 @@ def generate(
             if len(remaining) < len(rows):
                 rows, tokens, state = rows[remaining], tokens[remaining], state.select(remaining)
                 active = active[remaining]
+    totals = scores.tolist()
+    if not all(map(math.isfinite, totals)):
+        raise NotFiniteError
     return [
         Hypothesis([i for i in row if i != PAD], score, score)
-        for row, score in zip(ids.tolist(), scores.tolist(), strict=True)
+        for row, score in zip(ids.tolist(), totals, strict=True)
     ]

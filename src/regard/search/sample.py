@@ -37,7 +37,7 @@ def sample(
         # Inverse transform sampling over the remaining mass.
         threshold = uniform[rows, step, None] * cumulative[:, -1:]
         sampled = torch.searchsorted(cumulative, threshold, right=True)
-        last = (probs > 0).sum(-1, keepdim=True) - 1  # rounding must not select a later one
+        last = (probs[:, 1:] > 0).sum(-1, keepdim=True)  # rounding must not select a later one
         token = tokens.gather(1, torch.minimum(sampled, last))
         return token[:, 0], log_probs.gather(1, token)[:, 0]
 
