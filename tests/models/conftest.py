@@ -184,9 +184,6 @@ def make(table: dict[str, Any], seed: int = 1, joint: bool = False) -> Model:
     return model.double().eval()
 
 
-make_once = cache(lambda name: make(MODELS[name]))
-
-
 @pytest.fixture(scope="session")
 def pretrained(checkpoint):
     """A pretrained model from its table, named by architecture; in float32, which its layers require."""
@@ -202,10 +199,11 @@ def pretrained(checkpoint):
     return lambda table: copy.deepcopy(load(json.dumps(table)))
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def load_model(pretrained):
-    """Builds a model of MODELS from its name."""
+    """A model of MODELS by name, built once. Do not modify it: copy it."""
 
+    @cache
     def load(name: str) -> Model:
         table = MODELS[name]
         return pretrained(table) if table["kind"] == "pretrained" else make(table)

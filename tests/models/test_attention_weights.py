@@ -1,5 +1,7 @@
 """Attention weights: all of them, on request, never None; and gradients reach every parameter."""
 
+import copy
+
 import pytest
 import torch
 
@@ -109,7 +111,7 @@ def has_no_gradient(name: str, parameter: str) -> bool:
 
 
 def test_gradients_are_finite_and_reach_every_parameter(named_model, example):
-    name, model = named_model
+    name, model = named_model[0], copy.deepcopy(named_model[1])
     logits = model(example.source, example.mask, example.target)
     logits.log_softmax(-1)[..., 5].sum().backward()
     without_gradient = set()

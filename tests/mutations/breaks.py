@@ -115,7 +115,7 @@ BREAKS: list[Break] = [
             ),
             "position: YaRN equals none": ("omega * (ramp + (1 - ramp) / factor)", "omega"),
             "position: YaRN does not scale the scores": (
-                "0.1 * math.log(factor) + 1 if",
+                "(0.1 * math.log(factor) + 1) ** 2 if",
                 "1.0 if",
             ),
             "position: relative distances have the other sign": (
