@@ -34,7 +34,7 @@ RECURRENT = {"kind": "recurrent", "hidden_dim": 7, "embedding_dim": 5}
 DECODER_ONLY = {
     "kind": "decoder-only",
     "d_model": 6,
-    "attention": {"heads": 2},
+    "attention": {"heads": 2, "kv_heads": 1},
     "decoder": {"layers": 2},
 }
 MODELS = {
