@@ -1,0 +1,92 @@
+"""Invariants of decoder states: selecting, reordering, copying and branching change no output."""
+
+import pytest
+import torch
+
+TOLERANCE = {torch.float64: 1e-9, torch.float32: 1e-5}
+
+
+def assert_close(output: torch.Tensor, expected: torch.Tensor) -> None:
+    tolerance = TOLERANCE[expected.dtype]
+    torch.testing.assert_close(output, expected, atol=tolerance, rtol=tolerance)
+
+
+@pytest.fixture(autouse=True)
+def _no_grad():
+    with torch.no_grad():
+        yield
+
+
+def run_steps(model, state, target):
+    """Logits after each target token, one step at a time, and the last state."""
+    logits = []
+    for tokens in target.T:
+        step_logits, state = model.step(tokens, state)
+        logits.append(step_logits)
+    return torch.stack(logits, dim=1) if logits else None, state
+
+
+def test_select_selects_rows(model, example):
+    memory = model.encode(example.source, example.mask)
+    rows, subset = torch.tensor([3, 0, 0, 4, 2, 3, 1]), torch.tensor([5, 1, 2])  # some repeated
+    generator = torch.Generator().manual_seed(3)
+    for t in (0, 1, 9):
+        _, state = run_steps(model, model.init_state(memory), example.target[:, :t])
+        tail = torch.randint(1, 19, (len(rows), 4), generator=generator)  # repeated rows diverge
+        first, state = run_steps(model, state.select(rows), tail[:, :2])
+        second, _ = run_steps(model, state.select(subset), tail[subset, 2:])
+        target = torch.cat([example.target[rows, :t], tail], dim=1)
+        expected = model(example.source[rows], example.mask[rows], target)[:, t:]
+        assert_close(first, expected[:, :2])
+        assert_close(second, expected[subset, 2:])
+
+
+def test_expand_by_one_and_identity_reorder_change_nothing(model, example):
+    memory = model.encode(example.source, example.mask)
+    expected, _ = run_steps(model, model.init_state(memory), example.target[:, :5])
+    _, state = run_steps(model, model.init_state(memory), example.target[:, :2])
+    identity = torch.zeros(len(example.lengths), 1, dtype=torch.int64)
+    state = state.reorder(identity).expand(1).reorder(identity)
+    assert_close(run_steps(model, state, example.target[:, 2:5])[0], expected[:, 2:])
+
+
+def test_copy_branches(model, example):
+    memory = model.encode(example.source, example.mask)
+    for t in (0, 1, 3):
+        _, state = run_steps(model, model.init_state(memory), example.target[:, :t])
+        branches = [
+            state.copy(),
+            state,
+            state.copy(),
+        ]  # a copy steps before the original, one after
+        tails = [example.target[:, i : i + 2] for i in (t, t + 2, t + 4)]
+        logits = [[], [], []]
+        for step in range(2):  # alternate, so that shared memory would be overwritten
+            for i, (branch, tail) in enumerate(zip(branches, tails, strict=True)):
+                step_logits, branches[i] = model.step(tail[:, step], branch)
+                logits[i].append(step_logits)
+        for tail, branch_logits in zip(tails, logits, strict=True):
+            target = torch.cat([example.target[:, :t], tail], dim=1)
+            expected = model(example.source, example.mask, target)[:, t:]
+            assert_close(torch.stack(branch_logits, dim=1), expected)
+
+
+def test_copying_a_selection_changes_nothing(model, example):
+    state = model.init_state(model.encode(example.source, example.mask))
+    _, state = run_steps(model, state, example.target[:, :3])
+    rows = torch.tensor([2, 2, 0])
+    selected, copied = state.copy().select(rows), state.copy().select(rows).copy()
+    tail = example.target[rows, 3:6]
+    assert_close(run_steps(model, selected, tail)[0], run_steps(model, copied, tail)[0])
+
+
+def test_memory_can_be_reused(model, example):
+    memory = model.encode(example.source, example.mask)
+    expected, _ = run_steps(model, model.init_state(memory), example.target[:, :5])
+    run_steps(model, model.init_state(memory), example.target[:, 5:10])
+    assert_close(run_steps(model, model.init_state(memory), example.target[:, :5])[0], expected)
+    assert_close(model.project(model.features(memory, example.target[:, :5])), expected)
+    rows = torch.tensor([1, 1, 4])
+    state = model.init_state(memory.select(rows))
+    selected, _ = run_steps(model, state, example.target[rows, :5])
+    assert_close(selected, expected[rows])
