@@ -51,7 +51,7 @@ def make(tiny, data):
 
 def run_steps(train_step: TrainStep, batches: list[BatchSpec]) -> dict[str, torch.Tensor]:
     for number, batch in enumerate(batches):
-        train_step(batch, 0.01 * (number + 1), number)
+        train_step([batch], 0.01 * (number + 1), number)
     return state_tensors(train_step.model)
 
 
@@ -67,13 +67,14 @@ class FakeGraph:
 
     count = 0
 
-    def __init__(self, rows, step, pool) -> None:
-        self.rows, self.step = rows.clone(), step
+    def __init__(self, step, inputs, pool) -> None:
+        self.inputs, self.step = [tensor.clone() for tensor in inputs], step
         type(self).count += 1
 
-    def replay(self, rows) -> None:
-        self.rows.copy_(rows)
-        self.step(self.rows)
+    def replay(self, inputs) -> None:
+        for captured, tensor in zip(self.inputs, inputs, strict=True):
+            captured.copy_(tensor)
+        self.step(*self.inputs)
 
 
 def test_padded_batches_give_the_same_weights(make, data, family: str) -> None:
@@ -162,7 +163,7 @@ def test_step_equals_plain_pytorch(make, data, family: str) -> None:
     optimizer = step.build_optimizer(other, train_step.settings)
     spec = BatchSampler(data, 10**6, 29, seed=1).epoch(0)[0]
     for number in range(3):
-        train_step(spec, 0.01, number)
+        train_step([spec], 0.01, number)
         batch = data.batch(spec.rows)
         logits = other(batch.source, batch.source_mask, batch.target)
         loss = torch.nn.functional.cross_entropy(
@@ -181,7 +182,7 @@ def test_ema(make, data) -> None:
     batches = BatchSampler(data, 40, 5, seed=1).epoch(0)
     expected = {name: tensor.clone() for name, tensor in state_tensors(train_step.model).items()}
     for number, batch in enumerate(batches):
-        train_step(batch, 0.01, number)
+        train_step([batch], 0.01, number)
         decay = min(0.5, (1 + number) / (10 + number))
         for name, tensor in state_tensors(train_step.model).items():
             expected[name] = decay * expected[name] + (1 - decay) * tensor
@@ -231,15 +232,13 @@ def test_sync_compute_model(tiny, data) -> None:
 
 
 def test_gradients_have_the_dtype_of_the_parameters() -> None:
-    parameters: list[torch.Tensor] = [torch.ones(2), torch.ones(3), torch.ones(1)]
-    step.assign_gradients(parameters, [torch.ones(2).bfloat16(), None, torch.full((1,), 2.0)])
-    assert [p.grad if p.grad is None else p.grad.tolist() for p in parameters] == [
-        [1, 1],
-        None,
-        [2],
-    ]
-    assert parameters[0].grad is not None
-    assert parameters[0].grad.dtype == torch.float32
+    parameters = [torch.ones(2), torch.ones(3), torch.ones(1)]
+    gradients = [torch.ones(2).bfloat16(), None, torch.full((1,), 2.0)]
+    cast = step.cast_gradients(parameters, gradients)
+    assert [g if g is None else g.tolist() for g in cast] == [[1, 1], None, [2]]
+    assert cast[0] is not None
+    assert cast[0].dtype == torch.float32
+    assert cast[2] is gradients[2]
 
 
 def test_cpu_default_is_float32() -> None:

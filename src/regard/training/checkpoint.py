@@ -8,6 +8,7 @@ from torch import Tensor
 
 from regard.errors import UserError
 from regard.models import Model, weights
+from regard.training.device import get_rng_states, set_rng_states
 from regard.training.step import TrainStep
 
 FILE = Path("last") / "state.safetensors"
@@ -46,9 +47,8 @@ def save(folder: Path, progress: Progress, train_step: TrainStep) -> None:
     for name, parameter in train_step.model.named_parameters():
         for key, value in train_step.optimizer.state[parameter].items():
             tensors[f"optimizer.{key}.{name}"] = torch.as_tensor(value)
-    tensors["rng.cpu"] = torch.get_rng_state()
-    if torch.cuda.is_available():
-        tensors["rng.cuda"] = torch.cuda.get_rng_state()
+    tensors |= add_prefix("rng.", get_rng_states(train_step.device))
+    tensors |= add_prefix("extra.", train_step.extra_state())
     weights.save(folder / FILE, tensors, asdict(progress))
 
 
@@ -66,9 +66,8 @@ def restore(folder: Path, train_step: TrainStep) -> Progress:
             # The fused optimizer needs its step counters, too, on the device of the parameters.
             state = train_step.optimizer.state[parameters[name]]
             state[key] = value.to(parameters[name].device)
-        torch.set_rng_state(tensors["rng.cpu"])
-        if torch.cuda.is_available() and "rng.cuda" in tensors:
-            torch.cuda.set_rng_state(tensors["rng.cuda"])
+        train_step.load_extra_state(select_prefix(tensors, "extra."))
+        set_rng_states(train_step.device, select_prefix(tensors, "rng."))
         return Progress(**progress)
     except (KeyError, TypeError):
         raise UserError(f"{path} is not a checkpoint of this version of regard") from None
@@ -79,6 +78,10 @@ def models_by_prefix(train_step: TrainStep) -> dict[str, Model]:
     if train_step.ema_model is train_step.model:
         return {"model": train_step.model}
     return {"model": train_step.model, "ema": train_step.ema_model}
+
+
+def add_prefix(prefix: str, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+    return {f"{prefix}{name}": tensor for name, tensor in tensors.items()}
 
 
 def select_prefix(tensors: dict[str, Tensor], prefix: str) -> dict[str, Tensor]:
