@@ -1,6 +1,7 @@
 """Tests on a real NVIDIA GPU: `pytest tests/gpu`. Elsewhere they are skipped."""
 
 import importlib.util
+import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -27,11 +28,16 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def _full_float32() -> Iterator[None]:
     """No TF32, whose rounding the CPU does not share."""
     saved = torch.get_float32_matmul_precision(), torch.backends.cudnn.allow_tf32
-    torch.set_float32_matmul_precision("highest")
-    torch.backends.cudnn.allow_tf32 = False
+    set_tf32("highest", False)
     yield
-    torch.set_float32_matmul_precision(saved[0])
-    torch.backends.cudnn.allow_tf32 = saved[1]
+    set_tf32(*saved)
+
+
+def set_tf32(matmul_precision: str, cudnn: bool) -> None:
+    with warnings.catch_warnings():  # some versions of PyTorch prefer other names for these two
+        warnings.simplefilter("ignore")
+        torch.set_float32_matmul_precision(matmul_precision)
+        torch.backends.cudnn.allow_tf32 = cudnn
 
 
 def load_module(path: Path) -> Any:

@@ -16,7 +16,7 @@ MAX_LENGTHS = (6, 4, 5)
 
 @pytest.fixture(autouse=True)
 def _no_gradients() -> Iterator[None]:
-    with torch.inference_mode():
+    with torch.no_grad():
         yield
 
 

@@ -1,6 +1,7 @@
 """Training on a GPU: CUDA graphs, half precision, loss scaling, accumulation, resume, memory errors."""
 
 import io
+import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -126,7 +127,7 @@ def test_replayed_steps_equal_eager_steps(
     tolerance = 0.01 if precision == "float32" else 0.1
     assert_same_training(start, one, two, tolerance)
     averages = [state_tensors(train_step.ema_model) for train_step in (eager, replayed)]
-    assert_same_training(start, *averages, tolerance)
+    assert_same_training(start, averages[0], averages[1], tolerance)
     assert replayed.mean_loss() == pytest.approx(eager.mean_loss(), rel=tolerance)
 
 
@@ -140,7 +141,7 @@ def test_dropout_of_replayed_steps_equals_eager_steps(make, batches: list[BatchS
     other = make("transformer", dropout=0.3)
     torch.cuda.manual_seed(6)
     start = copy_weights(other)
-    assert_same_training(start, *results, tolerance=0.02)
+    assert_same_training(start, results[0], results[1], tolerance=0.02)
     assert distance(results[0], run_steps(other, batches)) > 0.1 * distance(start, results[0])
 
 
@@ -242,7 +243,7 @@ def test_every_model_kind_trains_in_half_precision(registry, kinds, data) -> Non
             if not 0 < moved < float("inf"):
                 wrong[f"{name}, {dtype}: update"] = moved
         for dtype, loss in losses.items():
-            if loss != pytest.approx(losses[torch.float32], rel=0.02):
+            if loss != pytest.approx(losses[torch.float32], rel=0.05):
                 wrong[f"{name}, {dtype}: loss"] = losses
     assert not wrong
 
@@ -286,10 +287,6 @@ def merge(batches: list[BatchSpec]) -> BatchSpec:
 # --- whole runs -----------------------------------------------------------------------------------
 
 
-class Killed(BaseException):
-    """Not an Exception, so that no handler catches it and cleans up."""
-
-
 def fit(config: Config, folder: Path, device: str = "cuda", resume: bool = False) -> str:
     output = io.StringIO()
     train(config, folder, device, resume, Console(file=output, width=200))
@@ -302,21 +299,22 @@ def fit(config: Config, folder: Path, device: str = "cuda", resume: bool = False
 def test_resumed_run_equals_an_uninterrupted_one(
     tiny, tmp_path: Path, monkeypatch, precision: str, accumulation_steps: int
 ) -> None:
-    """With dropout, so that the state of the GPU's random generator matters."""
-    settings = {"precision": precision, "accumulation_steps": accumulation_steps}
-    config = tiny("transformer", dropout=0.3, ema_decay=0.9, **settings)
-    fit(config, tmp_path / "uninterrupted")
-    original, calls = checkpoint.save, iter(range(1, 100))
+    """From a copy of the folder at step 10, with dropout: the GPU's random generator matters.
 
-    def save(*args: Any) -> None:
-        original(*args)
-        if next(calls) == 2:
-            raise Killed
+    Within a tolerance: the GPU adds up the gradients of embeddings in no fixed order.
+    """
+    settings = {"precision": precision, "accumulation_steps": accumulation_steps}
+    config = tiny("transformer", dropout=0.3, ema_decay=0.9, schedule="constant", **settings)
+    original = checkpoint.save
+
+    def save(folder: Path, progress: checkpoint.Progress, train_step: TrainStep) -> None:
+        original(folder, progress, train_step)
+        if progress.step == 10:
+            shutil.copytree(folder, tmp_path / "run")
 
     with monkeypatch.context() as patch:
         patch.setattr(checkpoint, "save", save)
-        with pytest.raises(Killed):
-            fit(config, tmp_path / "run")
+        fit(config, tmp_path / "uninterrupted")
     before = read(tmp_path / "run" / checkpoint.FILE)[0]
     torch.cuda.manual_seed(99)
     torch.manual_seed(99)
@@ -360,7 +358,7 @@ def test_out_of_memory_says_what_to_do(tiny, tmp_path: Path) -> None:
         torch.empty(2**50, device="cuda")
     total = torch.cuda.get_device_properties("cuda").total_memory
     config = tiny("transformer")
-    large = config.model.model_copy(update={"d_model": 512, "d_ff": 65_536})
+    large = config.model.model_copy(update={"d_model": 512, "d_ff": 16_384})
     torch.cuda.empty_cache()
     try:
         allowed = torch.cuda.memory_reserved() + 2**26

@@ -8,7 +8,6 @@ of a shape adds to the gradients, and one more graph updates the weights.
 
 import copy
 from collections.abc import Callable, Hashable, Sequence
-from functools import partial
 
 import torch
 from jaxtyping import Float, Int
@@ -92,15 +91,12 @@ class TrainStep:
             # A smaller decay at first: the average spans about a tenth of the steps so far.
             self.ema_weight.fill_(1 - min(self.settings.ema_decay, (1 + step) / (10 + step)))
         self.loss_steps += 1
-        accumulate = self.settings.accumulation_steps > 1
+        if self.settings.accumulation_steps == 1:
+            [batch] = batches
+            return self._run_batch(self._step, batch)
         for batch in batches:
-            shape = (len(batch.rows), batch.source_length, batch.target_length)
-            lengths = {"source_length": shape[1], "target_length": shape[2]}
-            function = partial(self._accumulate if accumulate else self._step, **lengths)
-            rows = torch.tensor(batch.rows).to(self.device, non_blocking=True)
-            self._run(shape, function, rows)
-        if accumulate:
-            self._run("update", self._update_from_sums)
+            self._run_batch(self._accumulate, batch)
+        return self._run("update", self._update_from_sums)
 
     def mean_loss(self) -> float:
         """Mean loss since `reset_loss`. Waits for the device."""
@@ -130,6 +126,12 @@ class TrainStep:
         """Restore what `extra_state` returned; a checkpoint of another precision has no loss scale."""
         if state:
             self.scaler.load_state_dict({name: value.item() for name, value in state.items()})
+
+    def _run_batch(self, function: Callable[..., None], batch: BatchSpec) -> None:
+        """Call the function with the batch, once its row numbers are on the device."""
+        lengths = (batch.source_length, batch.target_length)
+        rows = torch.tensor(batch.rows).to(self.device, non_blocking=True)
+        self._run((len(rows), *lengths), lambda rows: function(rows, *lengths), rows)
 
     def _run(self, name: Hashable, function: Callable[..., None], *inputs: Tensor) -> None:
         """Call the function, from the second call of this name on as a CUDA graph if possible."""
@@ -243,9 +245,8 @@ def add_gradients(
     for parameter, gradient in pairs:
         if parameter.grad is None:
             parameter.grad = torch.zeros_like(gradient)
-    added = [gradient for _, gradient in pairs]
-    foreach_mul_(added, weight)
-    foreach_add_([p.grad for p, _ in pairs if p.grad is not None], added)
+    # Not in place: two parameters may share a gradient tensor.
+    foreach_add_([p.grad for p, _ in pairs if p.grad is not None], [weight * g for _, g in pairs])
 
 
 def update_ema(averages: list[Tensor], values: list[Tensor], weight: Float[Tensor, ""]) -> None:
