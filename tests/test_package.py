@@ -1,5 +1,7 @@
 """The package itself: public names, version, type marker."""
 
+import json
+import os
 import re
 import subprocess
 import sys
@@ -23,6 +25,23 @@ def test_dir_imports_no_torch():
     code = "import sys, regard; dir(regard); print('torch' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout == "False\n"
+
+
+def test_waiting_threads_spin_less_unless_the_user_decides():
+    """Only before PyTorch is imported: afterwards OpenMP does not read it."""
+    names = ("GOMP_SPINCOUNT", "OMP_WAIT_POLICY")
+
+    def settings(before: str = "pass", **user: str) -> dict[str, str]:
+        code = f"import os, sys, json; {before}; import regard; print(json.dumps(dict(os.environ)))"
+        environment = {k: v for k, v in os.environ.items() if k not in names} | user
+        command = [sys.executable, "-c", code]
+        done = subprocess.run(command, capture_output=True, text=True, check=True, env=environment)
+        return {k: v for k, v in json.loads(done.stdout).items() if k in names}
+
+    assert settings() == {"GOMP_SPINCOUNT": "2000"}
+    assert settings(GOMP_SPINCOUNT="7") == {"GOMP_SPINCOUNT": "7"}
+    assert settings(OMP_WAIT_POLICY="ACTIVE") == {"OMP_WAIT_POLICY": "ACTIVE"}
+    assert settings("sys.modules['torch'] = sys") == {}
 
 
 def test_package_is_marked_as_typed():

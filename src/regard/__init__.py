@@ -16,7 +16,15 @@ The tree follows a sentence through the system. Read it in this order:
     cli               the commands
 """
 
+import os
+import sys
 from typing import TYPE_CHECKING, Any
+
+# A thread of PyTorch's OpenMP that waits for the others spins 300,000 times before it sleeps. If another
+# program uses a core, the thread that has work waits meanwhile, and training is ten times slower
+# (docs/speed.md). OpenMP reads this once, when PyTorch is imported.
+if "torch" not in sys.modules and "OMP_WAIT_POLICY" not in os.environ:
+    os.environ.setdefault("GOMP_SPINCOUNT", "2000")
 
 __version__ = "0.2.0"
 __all__ = ["Translation", "Translator", "UserError", "__version__", "load", "register"]

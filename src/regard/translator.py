@@ -12,6 +12,7 @@ from torch import Tensor
 
 from regard import models, presets
 from regard.config import Config
+from regard.devices import resolve_device
 from regard.errors import NotFiniteError, UserError
 from regard.models import Memory, Model, build, weights
 from regard.models.batching import batch_rows
@@ -280,7 +281,7 @@ def load(run: str | Path, device: str | torch.device = "cpu", *, int8: bool = Fa
     model = build(config.model, *sizes, tokenizers.joint, folder)
     path = folder / "model.safetensors"
     weights.load_tensors(model, weights.read(path)[0], path)
-    model = model.to(device)
+    model = model.to(resolve_device(str(device)))
     return Translator(
         config, tokenizers, models.quantize_int8(model) if int8 else models.pack_weights(model)
     )

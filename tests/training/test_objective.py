@@ -56,15 +56,16 @@ def test_cross_entropy_equals_pytorch(
     features, weight, *bias = tensors
     labels = torch.randint(0, 13, (31,), generator=random)
     assert (labels == 0).any()
-    ours = cross_entropy(features, weight, bias[0] if bias else None, labels, smoothing)
+    scale = torch.tensor(4.0)
+    ours = cross_entropy(features, weight, bias[0] if bias else None, labels, smoothing, scale)
     logits = torch.nn.functional.linear(features, weight, *bias)
     theirs = torch.nn.functional.cross_entropy(
         logits, labels, ignore_index=0, label_smoothing=smoothing
     )
-    torch.testing.assert_close(ours, theirs)
+    torch.testing.assert_close(ours, 4 * theirs)
     for one, two in zip(
         torch.autograd.grad(ours * 3, trainable),
-        torch.autograd.grad(theirs * 3, trainable),
+        torch.autograd.grad(theirs * 12, trainable),
         strict=True,
     ):
         torch.testing.assert_close(one, two)
@@ -78,6 +79,31 @@ def test_probability_zero_has_a_finite_loss() -> None:
     assert 40 < loss.item() < 50
     assert features.grad is not None
     assert features.grad.isfinite().all()
+
+
+def test_scale_keeps_small_gradients_in_float16() -> None:
+    """Two improbable tokens over many rows: a scale of 1, or one applied later, would leave 0."""
+    rows = 9973
+
+    def gradient(dtype: torch.dtype, scale: float) -> torch.Tensor:
+        features = torch.zeros(rows, 1, dtype=dtype, requires_grad=True)
+        weight = torch.tensor([[0.0], [1.0], [1.0], [0.0]], dtype=dtype)
+        bias = torch.tensor([0.0, 0.0, 0.0, 9.0], dtype=dtype)
+        loss = cross_entropy(features, weight, bias, torch.full((rows,), 3), 0.0, scale)
+        return torch.autograd.grad(loss, features)[0].float() / scale
+
+    assert not gradient(torch.float16, 1.0).any()
+    torch.testing.assert_close(
+        gradient(torch.float16, 2.0**16), gradient(torch.float32, 1.0), rtol=0.01, atol=0.0
+    )
+
+
+def test_probability_zero_in_float16() -> None:
+    """The loss of a token is at most log 2^24, where float16 ends, and finite."""
+    features = torch.tensor([[100.0]], dtype=torch.float16)
+    weight = torch.tensor([[0.0], [1.0], [0.0]], dtype=torch.float16)
+    loss = cross_entropy(features, weight, None, torch.tensor([2]), 0.0)
+    assert loss.item() == pytest.approx(24 * math.log(2))
 
 
 def test_padding_changes_nothing(tiny, family: str) -> None:

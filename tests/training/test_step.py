@@ -2,7 +2,6 @@
 
 import contextlib
 import copy
-import subprocess
 from typing import Any
 
 import pytest
@@ -12,7 +11,7 @@ from regard.errors import UserError
 from regard.models import build
 from regard.models.weights import state_tensors
 from regard.text.batch import BatchSampler, BatchSpec, DeviceDataset, EncodedPairs
-from regard.training import device, step
+from regard.training import checkpoint, step
 from regard.training.step import TrainStep, copy_with_dtype, update_ema
 
 VOCAB = 13
@@ -51,7 +50,7 @@ def make(tiny, data):
 
 def run_steps(train_step: TrainStep, batches: list[BatchSpec]) -> dict[str, torch.Tensor]:
     for number, batch in enumerate(batches):
-        train_step(batch, 0.01 * (number + 1), number)
+        train_step([batch], 0.01 * (number + 1), number)
     return state_tensors(train_step.model)
 
 
@@ -67,13 +66,14 @@ class FakeGraph:
 
     count = 0
 
-    def __init__(self, rows, step, pool) -> None:
-        self.rows, self.step = rows.clone(), step
+    def __init__(self, step, inputs, pool) -> None:
+        self.inputs, self.step = [tensor.clone() for tensor in inputs], step
         type(self).count += 1
 
-    def replay(self, rows) -> None:
-        self.rows.copy_(rows)
-        self.step(self.rows)
+    def replay(self, inputs) -> None:
+        for captured, tensor in zip(self.inputs, inputs, strict=True):
+            captured.copy_(tensor)
+        self.step(*self.inputs)
 
 
 def test_padded_batches_give_the_same_weights(make, data, family: str) -> None:
@@ -162,7 +162,7 @@ def test_step_equals_plain_pytorch(make, data, family: str) -> None:
     optimizer = step.build_optimizer(other, train_step.settings)
     spec = BatchSampler(data, 10**6, 29, seed=1).epoch(0)[0]
     for number in range(3):
-        train_step(spec, 0.01, number)
+        train_step([spec], 0.01, number)
         batch = data.batch(spec.rows)
         logits = other(batch.source, batch.source_mask, batch.target)
         loss = torch.nn.functional.cross_entropy(
@@ -181,7 +181,7 @@ def test_ema(make, data) -> None:
     batches = BatchSampler(data, 40, 5, seed=1).epoch(0)
     expected = {name: tensor.clone() for name, tensor in state_tensors(train_step.model).items()}
     for number, batch in enumerate(batches):
-        train_step(batch, 0.01, number)
+        train_step([batch], 0.01, number)
         decay = min(0.5, (1 + number) / (10 + number))
         for name, tensor in state_tensors(train_step.model).items():
             expected[name] = decay * expected[name] + (1 - decay) * tensor
@@ -203,6 +203,154 @@ def test_unused_parameter_does_not_change(tiny, data) -> None:
     train_step = TrainStep(model, config.training, dataset, torch.float32, False, print)
     run_steps(train_step, BatchSampler(data, 40, 5, seed=1).epoch(0))
     assert state_tensors(model)["unused"].tolist() == [1.0, 1.0, 1.0]
+
+
+# --- gradient accumulation ------------------------------------------------------------------------
+
+
+def test_accumulated_batches_equal_one_large_batch(make, data, family: str) -> None:
+    """Every token counts the same: batches of different sizes, and a last step with fewer of them."""
+    random = torch.randperm(29, generator=torch.Generator().manual_seed(1)).tolist()
+    small = [[random[:3], random[3:14], random[14:15]], [random[15:22], random[22:]]]
+    sampler = BatchSampler(data, 10**6, 29, seed=1)
+    accumulated = make(family, accumulation_steps=3, ema_decay=0.9, label_smoothing=0.1)
+    whole = make(family, ema_decay=0.9, label_smoothing=0.1)
+    for number, rows in enumerate(2 * small):
+        accumulated([sampler._exact_spec(part) for part in rows], 0.01, number)
+        whole([sampler._exact_spec([row for part in rows for row in part])], 0.01, number)
+        assert accumulated.mean_loss() == pytest.approx(whole.mean_loss(), rel=1e-5)
+    assert_close(state_tensors(whole.model), state_tensors(accumulated.model))
+    assert_close(state_tensors(whole.ema_model), state_tensors(accumulated.ema_model))
+
+
+def test_accumulation_with_graphs(make, data, family: str, monkeypatch) -> None:
+    """One graph for each shape, which adds up gradients, and one for the update."""
+    monkeypatch.setattr(step, "CapturedStep", FakeGraph)
+    sampler = BatchSampler(data, 40, 4, seed=1, bucket_shapes=2)
+    batches = [batch for epoch in range(2) for batch in sampler.epoch(epoch)]
+    eager, replayed = (make(family, graphs, accumulation_steps=3) for graphs in (False, True))
+    for train_step in (eager, replayed):
+        for number, start in enumerate(range(0, len(batches), 3)):
+            train_step(batches[start : start + 3], 0.01 * (number + 1), number)
+    assert_close(state_tensors(eager.model), state_tensors(replayed.model))
+    assert replayed.mean_loss() == pytest.approx(eager.mean_loss())
+    assert len(replayed.captured_steps) == 3
+    assert "update" in replayed.captured_steps
+
+
+def test_unused_parameter_does_not_change_with_accumulation(make, data) -> None:
+    """It has no gradient, not a gradient of 0, to which weight decay would apply."""
+    train_step = make("recurrent", accumulation_steps=2)
+    train_step.model.register_parameter("unused", torch.nn.Parameter(torch.ones(3, 5)))
+    train_step = TrainStep(
+        train_step.model, train_step.settings, train_step.data, torch.float32, False, print
+    )
+    train_step(BatchSampler(data, 40, 5, seed=1).epoch(0)[:2], 0.1, 0)
+    assert bool((state_tensors(train_step.model)["unused"] == 1).all())
+
+
+# --- loss scaling ---------------------------------------------------------------------------------
+
+
+def scale_loss(train_step: TrainStep, **options: Any) -> TrainStep:
+    """The loss scaling of float16, in float32: float16 is for GPUs."""
+    train_step.scaler = torch.amp.GradScaler("cpu", **options)
+    return train_step
+
+
+@pytest.mark.parametrize("count", [1, 2])
+def test_scaled_training_equals_unscaled(make, data, family: str, count: int) -> None:
+    """Bit for bit: a power of two changes no digit, and the scale grows every third step."""
+    batches = BatchSampler(data, 40, 5, seed=1).epoch(0)[:8]
+    options = {"label_smoothing": 0.1, "ema_decay": 0.9, "accumulation_steps": count}
+    plain, scaled = make(family, **options), make(family, **options)
+    scale_loss(scaled, init_scale=2.0**10, growth_interval=3)
+    for train_step in (plain, scaled):
+        for start in range(0, len(batches), count):
+            train_step(batches[start : start + count], 0.01, start)
+    assert scaled.scaler.get_scale() == 2.0 ** (10 + 8 // count // 3)
+    assert plain.mean_loss() == scaled.mean_loss()
+    for one, two in ((plain.model, scaled.model), (plain.ema_model, scaled.ema_model)):
+        for name, value in state_tensors(one).items():
+            assert torch.equal(value, state_tensors(two)[name]), name
+
+
+@pytest.mark.parametrize("value", [float("inf"), float("nan")])
+@pytest.mark.parametrize("count", [1, 2])
+def test_step_with_infinite_gradients_is_skipped(make, data, monkeypatch, count, value) -> None:
+    """It changes no weight and no optimizer state, halves the scale, and restarts the growth."""
+    train_step = scale_loss(
+        make("transformer", accumulation_steps=count), init_scale=64.0, growth_interval=3
+    )
+    batches = BatchSampler(data, 40, 5, seed=1).epoch(0)[:count]
+    for number in range(2):
+        train_step(batches, 0.01, number)
+    before = copy.deepcopy((state_tensors(train_step.model), train_step.optimizer.state_dict()))
+    original = step.cast_gradients
+
+    def overflow(parameters: Any, gradients: Any) -> Any:
+        gradients = original(parameters, gradients)
+        gradients[3].view(-1)[0] = value
+        return gradients
+
+    with monkeypatch.context() as patch:
+        patch.setattr(step, "cast_gradients", overflow)
+        train_step(batches, 0.01, 2)
+    after = state_tensors(train_step.model), train_step.optimizer.state_dict()
+    torch.testing.assert_close(after, before, rtol=0, atol=0)
+    scales = [train_step.scaler.get_scale()]
+    for number in range(3):
+        train_step(batches, 0.01, number)
+        scales.append(train_step.scaler.get_scale())
+    assert scales == [32.0, 32.0, 32.0, 64.0]
+    assert not torch.equal(
+        before[0]["source_embedding.weight"], after[0]["source_embedding.weight"]
+    )
+
+
+def test_scale_that_keeps_falling_is_an_error(make, data, monkeypatch) -> None:
+    train_step = scale_loss(make("recurrent"), init_scale=2.0**-8)
+    original = step.cast_gradients
+    monkeypatch.setattr(
+        step, "cast_gradients", lambda p, g: [x * float("nan") for x in original(p, g)]
+    )
+    batch = BatchSampler(data, 40, 5, seed=1).epoch(0)[:1]
+    for number in range(2):
+        train_step(batch, 0.01, number)
+        train_step.mean_loss()
+    train_step(batch, 0.01, 2)
+    with pytest.raises(UserError, match=r"not finite in float16.*training\.precision=float32"):
+        train_step.mean_loss()
+
+
+def test_loss_scale_is_part_of_the_checkpoint(make, data, tmp_path) -> None:
+    """Scale and growth counter: the resumed run grows the scale at the same step."""
+    batches = BatchSampler(data, 40, 5, seed=1).epoch(0)
+    options = {"init_scale": 8.0, "growth_interval": 3}
+    saved = scale_loss(make("recurrent"), **options)
+    for number in range(4):
+        saved([batches[number]], 0.01, number)
+    checkpoint.save(tmp_path, checkpoint.Progress(step=4), saved)
+    restored = scale_loss(make("recurrent"))
+    assert checkpoint.restore(tmp_path, restored).step == 4
+    for train_step in (saved, restored):
+        scales = []
+        for number in range(4, 7):
+            train_step([batches[number]], 0.01, number)
+            scales.append(train_step.scaler.get_scale())
+        assert scales == [16.0, 32.0, 32.0]
+    for name, value in state_tensors(saved.model).items():
+        assert torch.equal(value, state_tensors(restored.model)[name])
+
+
+def test_loss_is_scaled_in_float16_only(make, data) -> None:
+    plain = make("recurrent")
+    arguments = (plain.model, plain.settings, plain.data)
+    for dtype in (torch.float32, torch.bfloat16, torch.float16):
+        train_step = TrainStep(*arguments, dtype, False, print)
+        assert train_step.scaler.is_enabled() == (dtype == torch.float16)
+        assert bool(train_step.extra_state()) == (dtype == torch.float16)
+        train_step.load_extra_state({})  # of a run in another precision
 
 
 # --- precision ------------------------------------------------------------------------------------
@@ -231,31 +379,13 @@ def test_sync_compute_model(tiny, data) -> None:
 
 
 def test_gradients_have_the_dtype_of_the_parameters() -> None:
-    parameters: list[torch.Tensor] = [torch.ones(2), torch.ones(3), torch.ones(1)]
-    step.assign_gradients(parameters, [torch.ones(2).bfloat16(), None, torch.full((1,), 2.0)])
-    assert [p.grad if p.grad is None else p.grad.tolist() for p in parameters] == [
-        [1, 1],
-        None,
-        [2],
-    ]
-    assert parameters[0].grad is not None
-    assert parameters[0].grad.dtype == torch.float32
-
-
-def test_cpu_default_is_float32() -> None:
-    assert (
-        device.select_dtype("auto", "cpu") == device.select_dtype("float32", "cpu") == torch.float32
-    )
-
-
-def test_bfloat16_is_probed_in_another_process(monkeypatch) -> None:
-    """A CPU that reports bfloat16 and crashes ends the probe, not the user's process."""
-    crashed = subprocess.CompletedProcess([], -4)
-    monkeypatch.setattr(subprocess, "run", lambda *_, **__: crashed)
-    with pytest.raises(UserError, match=r"training\.precision=float32.*ONEDNN_MAX_CPU_ISA"):
-        device.select_dtype("bfloat16", "cpu")
-    monkeypatch.setattr(subprocess, "run", lambda *_, **__: subprocess.CompletedProcess([], 0))
-    assert device.select_dtype("bfloat16", "cpu") == torch.bfloat16
+    parameters = [torch.ones(2), torch.ones(3), torch.ones(1)]
+    gradients = [torch.ones(2).bfloat16(), None, torch.full((1,), 2.0)]
+    cast = step.cast_gradients(parameters, gradients)
+    assert [g if g is None else g.tolist() for g in cast] == [[1, 1], None, [2]]
+    assert cast[0] is not None
+    assert cast[0].dtype == torch.float32
+    assert cast[2] is gradients[2]
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])

@@ -19,6 +19,7 @@ from regard.models import Model, build, pack_weights, quantize_int8
 from regard.search import beam, greedy
 from regard.text.batch import pad
 from regard.text.tokenizer import EOS
+from regard.training.device import use_device
 
 BASELINE = "plain loop"
 Shape = dict[str, int]
@@ -44,7 +45,7 @@ class Decoding:
             peers.check_installed()
         work = Workload(self.batches(), self.steps, self.device)
         contenders = [one for width in self.beams for one in self.contenders(work, width)]
-        with torch.inference_mode():
+        with torch.inference_mode(), use_device(self.device):
             interleave(contenders, self.rounds, self.sentences, self.sentences * self.steps, report)
         about = (
             f"decoding {self.sentences} sentences, {self.steps} tokens each, on {self.device}, "

@@ -41,8 +41,8 @@ def interleave(
         for contender in contenders:
             started = time.perf_counter()
             tokens = contender.run()
-            if torch.cuda.is_available():
-                torch.cuda.synchronize()
+            if torch.accelerator.is_available():
+                torch.accelerator.synchronize()
             seconds = time.perf_counter() - started
             if expected_tokens is not None and tokens != expected_tokens:
                 raise RuntimeError(
@@ -129,7 +129,7 @@ def measure_matmul_rate(device: str, precision: torch.dtype, size: int | None = 
     for _ in range(8):
         started = time.perf_counter()
         torch.mm(x, y)
-        if x.is_cuda:
-            torch.cuda.synchronize()
+        if device != "cpu":
+            torch.accelerator.synchronize()
         best = min(best, time.perf_counter() - started)
     return 2 * size**3 / best

@@ -117,6 +117,8 @@ class Training:
         """Training steps in plain PyTorch: batch, loss, backward, gradient clipping, AdamW."""
         parameters = list(loss.parameters())
         optimizer = torch.optim.AdamW(parameters, lr=1e-4)
+        is_float16 = loss.dtype == torch.float16
+        scaler = torch.amp.GradScaler(self.device.partition(":")[0], enabled=is_float16)
         remaining = cycle(batches)
 
         def run() -> int:
@@ -124,9 +126,11 @@ class Training:
             for _ in range(self.steps):
                 batch = data.batch(next(remaining).rows)
                 tokens += batch.num_tokens
-                loss(batch.to(self.device)).backward()
+                scaler.scale(loss(batch.to(self.device))).backward()
+                scaler.unscale_(optimizer)
                 nn.utils.clip_grad_norm_(parameters, 1.0)
-                optimizer.step()
+                scaler.step(optimizer)
+                scaler.update()
                 optimizer.zero_grad()
             return tokens
 
@@ -143,13 +147,13 @@ class Training:
         if gpu:  # capture the CUDA graph of every shape before timing
             for batch in 2 * batches.epoch(0):
                 if len(train_step.captured_steps) < len(batches.buckets.shapes):
-                    train_step(batch, 1e-4, 0)
+                    train_step([batch], 1e-4, 0)
 
         def run() -> int:
             tokens = 0
             for _ in range(self.steps):
                 batch = next(remaining)
-                train_step(batch, 1e-4, 0)
+                train_step([batch], 1e-4, 0)
                 tokens += batches.count_tokens(batch)
             return tokens
 
@@ -158,6 +162,8 @@ class Training:
 
 class StepwiseLoss(nn.Module):
     """Teacher forcing, one target position at a time; `reuse_keys` computes the keys once."""
+
+    dtype = torch.float32
 
     def __init__(self, model: Recurrent, reuse_keys: bool) -> None:
         super().__init__()
@@ -192,13 +198,12 @@ class PlainTransformer(nn.Module):
                 *sizes, table.d_ff, table.dropout, batch_first=True, norm_first=True
             )
         self.to(device)
+        self.dtype = select_dtype("auto", device)
 
     def forward(self, batch: Batch) -> Tensor:
-        device = batch.source.device.type
-        bfloat16 = device == "cuda" and torch.cuda.is_bf16_supported(including_emulation=False)
-        length = batch.target.shape[1]
+        device, length = batch.source.device, batch.target.shape[1]
         future = torch.ones(length, length, device=device, dtype=torch.bool).triu(1)
-        with torch.autocast(device, torch.bfloat16, enabled=bfloat16):
+        with torch.autocast(device.type, self.dtype, enabled=self.dtype != torch.float32):
             states = self.inner(
                 self.embedding(batch.source),
                 self.embedding(batch.target),

@@ -15,8 +15,8 @@ from regard.cli.common import (
     out,
     parse_integers,
     print_json,
-    resolve_device,
 )
+from regard.devices import resolve_device
 from regard.errors import UserError, join_names, suggest
 
 if TYPE_CHECKING:

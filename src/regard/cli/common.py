@@ -3,7 +3,7 @@
 import json
 import sys
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 import typer
 from rich.console import Console
@@ -22,8 +22,11 @@ out = Console(soft_wrap=True)
 err = Console(stderr=True, soft_wrap=True)
 
 Device = Annotated[
-    Literal["auto", "cpu", "cuda"],
-    typer.Option(help="Device to compute on; auto uses a GPU if there is one."),
+    str,
+    typer.Option(
+        metavar="auto|cpu|cuda|cuda:N|mps",
+        help="Device to compute on; auto is cuda if there is an NVIDIA GPU, else cpu.",
+    ),
 ]
 Run = Annotated[
     Path, typer.Argument(help="A run folder, written by `regard train`.", show_default=False)
@@ -42,21 +45,11 @@ Settings = Annotated[
 ]
 
 
-def resolve_device(device: str) -> str:
-    """The device to use for a --device option."""
-    import torch
-
-    has_cuda = torch.cuda.is_available()
-    if device == "cuda" and not has_cuda:
-        raise UserError("PyTorch finds no CUDA device here: use --device cpu")
-    return "cuda" if has_cuda and device != "cpu" else "cpu"
-
-
 def load_translator(run: Path, device: str, int8: bool = False) -> Any:
     from regard.translator import load, read_config
 
     read_config(run)  # reports a wrong folder before PyTorch initialises the device
-    return load(run, "cpu" if int8 and device == "auto" else resolve_device(device), int8=int8)
+    return load(run, "cpu" if int8 and device == "auto" else device, int8=int8)
 
 
 def read_lines(name: str) -> list[str]:

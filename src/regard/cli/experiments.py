@@ -18,8 +18,8 @@ from regard.cli.common import (
     out,
     parse_integers,
     print_json,
-    resolve_device,
 )
+from regard.devices import resolve_device
 from regard.errors import UserError
 
 

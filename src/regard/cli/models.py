@@ -23,8 +23,8 @@ from regard.cli.common import (
     parse_integers,
     print_json,
     read_lines,
-    resolve_device,
 )
+from regard.devices import resolve_device
 from regard.errors import UserError
 
 

@@ -138,6 +138,10 @@ class Training(Table):
     """Maximum number of target tokens in a batch, padding included."""
     batch_sentences: int = Field(default=128, ge=1)
     """Maximum number of sentences in a batch."""
+    accumulation_steps: int = Field(default=1, ge=1)
+    """Gradient accumulation: batches per optimizer step. Each token counts the same, so n small batches
+    train like one large batch and need the memory of a small one. All settings in steps count optimizer
+    steps; the last step of an epoch may have fewer batches."""
     learning_rate: float = Field(default=1e-3, gt=0)
     """Peak learning rate."""
     schedule: Literal["linear", "cosine", "inverse-sqrt", "constant"] = "linear"
@@ -151,8 +155,9 @@ class Training(Table):
     ema_decay: float | None = Field(default=None, gt=0, lt=1)
     """Decay of an exponential moving average of the weights (0.99, say); if set, the average is what is
     validated and saved."""
-    precision: Literal["auto", "float32", "bfloat16"] = "auto"
-    """Precision of matrix multiplications; weights stay float32. Auto: bfloat16 on a GPU that supports it."""
+    precision: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
+    """Precision of matrix multiplications; weights stay float32. float16 is with loss scaling. Auto: on a GPU
+    bfloat16, or float16 if it supports only that (V100, T4); else float32."""
     bucket_shapes: int = Field(default=8, ge=1)
     """On a GPU: number of distinct batch shapes. More shapes mean less padding; each shape is captured
     once as a CUDA graph, which takes a fraction of a second."""

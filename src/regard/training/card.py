@@ -71,4 +71,6 @@ def versions() -> dict[str, str]:
 def device_name(device: str) -> str:
     if device.startswith("cuda"):
         return torch.cuda.get_device_name(device)
+    if device == "mps":
+        return f"{platform.machine()}, MPS"
     return f"{platform.machine()}, {torch.get_num_threads()} threads"

@@ -9,10 +9,12 @@ from torch.optim import AdamW
 
 from regard.errors import UserError
 from regard.models import Model, weights
+from regard.training.device import get_rng_states, set_rng_states
 from regard.training.step import TrainStep
 
 FILE = Path("last") / "state.safetensors"
-RNG = "rng."  # prefix of the names of the random generators' states
+# Prefixes of tensor names: what another device or precision does not have.
+RNG, EXTRA = "rng.", "extra."
 
 
 @dataclass
@@ -55,12 +57,13 @@ def restore(folder: Path, train_step: TrainStep) -> Progress:
     try:
         loss_steps = record.pop("loss_steps")
         progress = Progress(**record)
-        set_rng_states(train_step.learning_rate.device, select_prefix(tensors, RNG))
+        set_rng_states(train_step.device, select_prefix(tensors, RNG))
     except (KeyError, TypeError, RuntimeError) as error:
         raise UserError(f"{path} is not a checkpoint of this version of regard: {error}") from None
     with torch.no_grad():
         for name, tensor in live_tensors(train_step).items():
             tensor.copy_(tensors[name])
+    train_step.load_extra_state(select_prefix(tensors, EXTRA))
     train_step.loss_steps = loss_steps
     train_step.sync_compute_model()
     return progress
@@ -68,8 +71,8 @@ def restore(folder: Path, train_step: TrainStep) -> Progress:
 
 def collect_tensors(train_step: TrainStep) -> dict[str, Tensor]:
     """Every tensor of a checkpoint, by name."""
-    states = get_rng_states(train_step.learning_rate.device)
-    return live_tensors(train_step) | {RNG + kind: state for kind, state in states.items()}
+    states = add_prefix(RNG, get_rng_states(train_step.device))
+    return live_tensors(train_step) | states | add_prefix(EXTRA, train_step.extra_state())
 
 
 def live_tensors(train_step: TrainStep) -> dict[str, Tensor]:
@@ -99,8 +102,8 @@ def optimizer_state(optimizer: AdamW, parameter: Tensor) -> dict[str, Tensor]:
 
 def check_tensors(path: Path, tensors: dict[str, Tensor], expected: dict[str, Tensor]) -> None:
     """Raise an error unless names, shapes and dtypes are as expected."""
-    # A run may be resumed on another kind of device, whose generator has no state to continue from.
-    optional = {name for name in expected.keys() ^ tensors.keys() if name.startswith(RNG)}
+    # A run may be resumed on another kind of device, with another generator and precision.
+    optional = {name for name in expected.keys() ^ tensors.keys() if name.startswith((RNG, EXTRA))}
     for name in [*expected, *tensors]:
         if name in optional - {f"{RNG}cpu"}:
             continue
@@ -125,19 +128,8 @@ def models_by_prefix(train_step: TrainStep) -> dict[str, Model]:
     return {"model": train_step.model, "ema": train_step.ema_model}
 
 
-def get_rng_states(device: torch.device) -> dict[str, Tensor]:
-    """The states of the random generators of the CPU and of this device, by kind of device."""
-    states = {"cpu": torch.get_rng_state()}
-    if device.type == "cuda":
-        states["cuda"] = torch.cuda.get_rng_state(device)
-    return states
-
-
-def set_rng_states(device: torch.device, states: dict[str, Tensor]) -> None:
-    """Restore what `get_rng_states` returned, perhaps on another kind of device."""
-    torch.set_rng_state(states["cpu"])
-    if device.type == "cuda" and "cuda" in states:
-        torch.cuda.set_rng_state(states["cuda"], device)
+def add_prefix(prefix: str, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+    return {f"{prefix}{name}": tensor for name, tensor in tensors.items()}
 
 
 def select_prefix(tensors: dict[str, Tensor], prefix: str) -> dict[str, Tensor]:

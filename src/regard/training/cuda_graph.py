@@ -1,12 +1,11 @@
 """CUDA graphs of training steps, and the check that a step can be captured."""
 
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
 import torch
-from jaxtyping import Int
 from torch import Tensor
 
 from regard.errors import UserError
@@ -37,20 +36,18 @@ def forbid_host_sync() -> Iterator[None]:
 
 
 class CapturedStep:
-    """A CUDA graph of a step on a fixed tensor of row numbers.
+    """A CUDA graph of a function of tensors; a replay copies new values into the same tensors.
 
     All graphs share one memory pool: no result of a step lies in it.
     """
 
-    def __init__(
-        self, rows: Int[Tensor, " batch"], step: Callable[[Tensor], None], pool: Any
-    ) -> None:
-        self.rows = rows.clone()
+    def __init__(self, step: Callable[..., None], inputs: Sequence[Tensor], pool: Any) -> None:
+        self.inputs = [tensor.clone() for tensor in inputs]
         self.graph = torch.cuda.CUDAGraph()
         # Not `with torch.cuda.graph`, which first empties PyTorch's memory cache: half a second.
         self.graph.capture_begin(pool=pool)
         try:
-            step(self.rows)
+            step(*self.inputs)
             self.graph.capture_end()
         except RuntimeError as error:
             if is_out_of_memory(error):
@@ -61,6 +58,7 @@ class CapturedStep:
                 "--set training.cuda_graphs=false"
             ) from error
 
-    def replay(self, rows: Int[Tensor, " batch"]) -> None:
-        self.rows.copy_(rows)
+    def replay(self, inputs: Sequence[Tensor]) -> None:
+        for captured, tensor in zip(self.inputs, inputs, strict=True):
+            captured.copy_(tensor)
         self.graph.replay()

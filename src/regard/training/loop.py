@@ -91,13 +91,13 @@ class TrainingLoop:
         return progress
 
     def step(self) -> None:
-        """Train on the next batch."""
+        """One optimizer step, on the next batches; the last step of an epoch may have fewer."""
         progress = self.progress
-        batch = self.batches[progress.batch]
-        self.train_step(batch, self.learning_rate, progress.step)
+        batches = self.batches[progress.batch :][: self.settings.accumulation_steps]
+        self.train_step(batches, self.learning_rate, progress.step)
         progress.step += 1
-        progress.tokens += self.sampler.count_tokens(batch)
-        progress.batch += 1
+        progress.tokens += sum(self.sampler.count_tokens(batch) for batch in batches)
+        progress.batch += len(batches)
         epoch_ends = progress.batch == len(self.batches)
         if epoch_ends:
             progress.epoch, progress.batch = progress.epoch + 1, 0

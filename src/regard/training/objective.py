@@ -10,20 +10,25 @@ from regard.models.interface import Model
 from regard.text.batch import Batch
 from regard.text.tokenizer import PAD
 
-CHUNK_ROWS = {"cpu": 1024, "cuda": 16_384}
+CHUNK_ROWS = {"cpu": 1024, "cuda": 16_384, "mps": 4096}
+FLOAT16_SMALLEST = 2.0**-24
 
 
-def objective(model: Model, batch: Batch, label_smoothing: float) -> Float[Tensor, ""]:
-    """Mean cross-entropy over the target tokens that are not padding."""
+def objective(
+    model: Model,
+    batch: Batch,
+    label_smoothing: float,
+    loss_scale: Float[Tensor, ""] | float = 1.0,
+) -> Float[Tensor, ""]:
+    """loss_scale times the mean cross-entropy over the target tokens that are not padding."""
     features = model.features(model.encode(batch.source, batch.source_mask), batch.target)
     labels = batch.labels
     if features.device.type == "cpu":
         # The output projection is the most expensive part of a small model, so it skips padding. On a
         # GPU the padding stays: to drop it, the host would have to wait for the number of rows left.
         features, labels = features[batch.target_mask], labels[batch.target_mask]
-    return cross_entropy(
-        features.flatten(0, -2), *model.output_projection, labels.flatten(), label_smoothing
-    )
+    projection = (features.flatten(0, -2), *model.output_projection)
+    return cross_entropy(*projection, labels.flatten(), label_smoothing, loss_scale)
 
 
 def cross_entropy(
@@ -32,13 +37,15 @@ def cross_entropy(
     bias: Float[Tensor, " vocab"] | None,
     labels: Int[Tensor, " rows"],
     smoothing: float,
+    scale: Float[Tensor, ""] | float = 1.0,
 ) -> Float[Tensor, ""]:
-    """Mean over the rows that are not padding of -sum_w y_w log softmax(W f + b)_w.
+    """Scale times the mean over the rows that are not padding of -sum_w y_w log softmax(W f + b)_w.
 
     y is 1 - smoothing at the label plus smoothing / vocab everywhere. Loss and gradient are computed
-    together, some rows at a time: no tensor of size rows x vocab is stored for the backward pass.
+    together, some rows at a time: no tensor of size rows x vocab is stored for the backward pass. The
+    scale is applied here, not to the result: by then small gradients have become 0 in float16.
     """
-    return ProjectedCrossEntropy.apply(features, weight, bias, labels, smoothing)
+    return ProjectedCrossEntropy.apply(features, weight, bias, labels, smoothing, scale)
 
 
 class ProjectedCrossEntropy(torch.autograd.Function):
@@ -56,11 +63,12 @@ class ProjectedCrossEntropy(torch.autograd.Function):
         bias: Tensor | None,
         labels: Tensor,
         smoothing: float,
+        loss_scale: Tensor | float,
     ) -> Tensor:
         is_token = labels != PAD
         # Sums in float32 at least: lower precision is for matrix multiplications only.
         dtype = torch.promote_types(features.dtype, torch.float32)
-        row_weights = (is_token.to(dtype) / is_token.sum())[:, None]
+        row_weights = (is_token.to(dtype) / is_token.sum() * loss_scale)[:, None]
         mean_weight = weight.mean(0, dtype=dtype)
         mean_bias = 0.0 if bias is None else bias.mean(dtype=dtype)
         loss = torch.zeros((), dtype=dtype, device=features.device)
@@ -70,15 +78,14 @@ class ProjectedCrossEntropy(torch.autograd.Function):
         weight_grad = torch.zeros_like(weight) if needed[1] else None
         bias_grad = torch.zeros_like(bias) if bias is not None and needed[2] else None
         chunk_rows = CHUNK_ROWS[features.device.type]
+        smallest = FLOAT16_SMALLEST if features.dtype == torch.float16 else torch.finfo(dtype).tiny
         for start in range(0, len(labels), chunk_rows):
             rows = slice(start, start + chunk_rows)
             chunk, chunk_labels, scale = features[rows], labels[rows, None], row_weights[rows]
             logits = nn.functional.linear(chunk, weight, bias)
             probs = logits.softmax(-1)
             # A probability that underflows to 0 gives a large loss, not an infinite one.
-            losses = (
-                -probs.gather(1, chunk_labels).to(dtype).clamp(min=torch.finfo(dtype).tiny).log()
-            )
+            losses = -probs.gather(1, chunk_labels).to(dtype).clamp(min=smallest).log()
             if smoothing:
                 log_sum_exp = logits.gather(1, chunk_labels) + losses
                 mean_logits = (chunk.to(dtype) @ mean_weight + mean_bias)[:, None]
@@ -96,7 +103,7 @@ class ProjectedCrossEntropy(torch.autograd.Function):
         if uniform and weight_grad is not None:
             weight_grad -= uniform * (row_weights.T @ features.to(dtype)).to(weight)
         if uniform and bias_grad is not None:
-            bias_grad -= uniform
+            bias_grad -= uniform * loss_scale
         ctx.save_for_backward(features_grad, weight_grad, bias_grad)
         return loss
 
@@ -105,4 +112,4 @@ class ProjectedCrossEntropy(torch.autograd.Function):
         features_grad, weight_grad, bias_grad = ctx.saved_tensors
         scale = grads[0].to(features_grad.dtype)
         scaled = (None if x is None else x * scale for x in (features_grad, weight_grad, bias_grad))
-        return *scaled, None, None
+        return *scaled, None, None, None

@@ -2,27 +2,29 @@
 
 A step never waits for the device. On a GPU a step of this size is hundreds of small kernels, and
 launching them takes longer than running them. So the first batch of each shape runs eagerly, the second
-is captured as a CUDA graph, and all further ones replay that graph.
+is captured as a CUDA graph, and all further ones replay that graph. With gradient accumulation, the graph
+of a shape adds to the gradients, and one more graph updates the weights.
 """
 
 import copy
-from collections.abc import Callable, Sequence
-from functools import partial
+from collections.abc import Callable, Hashable, Sequence
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
+from torch.amp import GradScaler
 from torch.nn.utils import clip_grad_norm_
 from torch.optim import AdamW
 
 from regard.config import Training
+from regard.errors import UserError
 from regard.models import Model
-from regard.text.batch import BatchSpec, DeviceDataset
+from regard.text.batch import Batch, BatchSpec, DeviceDataset
 from regard.torch_private import foreach_add_, foreach_copy_, foreach_mul_, foreach_sub
 from regard.training.cuda_graph import CapturedStep, HostSyncError, forbid_host_sync
 from regard.training.objective import objective
 
-Shape = tuple[int, int, int]  # (rows, source length, target length)
+MIN_LOSS_SCALE = 2.0**-10
 
 
 def build_optimizer(model: Model, settings: Training) -> AdamW:
@@ -44,9 +46,10 @@ def trainable_parameters(model: Model) -> list[Tensor]:
 class TrainStep:
     """Training steps of one model on one split. `model` holds the float32 (master) weights.
 
-    In bfloat16, `compute_model` is a copy that computes loss and gradients; each step copies the
-    gradients to `model`, updates it, and copies the weights back. `ema_model` holds the exponential
-    moving average of the weights; without `ema_decay` it is `model`.
+    In bfloat16 and float16, `compute_model` is a copy that computes loss and gradients; each step copies
+    the gradients to `model`, updates it, and copies the weights back. In float16 the loss is scaled
+    (Micikevicius et al., 2018): a step with infinite gradients changes no weight and halves the scale.
+    `ema_model` holds the exponential moving average of the weights; without `ema_decay` it is `model`.
     """
 
     def __init__(
@@ -61,40 +64,48 @@ class TrainStep:
         self.model, self.settings, self.data = model, settings, data
         self.optimizer = build_optimizer(model, settings)
         self.learning_rate: Tensor = self.optimizer.param_groups[0]["lr"]
+        self.device = self.learning_rate.device
+        self.scaler = GradScaler(self.device.type, enabled=dtype == torch.float16)
         self.parameters = trainable_parameters(model)
         self.compute_model = model if dtype == torch.float32 else copy_with_dtype(model, dtype)
         self.compute_parameters = trainable_parameters(self.compute_model)
-        self.ema_model = model if settings.ema_decay is None else copy.deepcopy(model)
+        has_ema = settings.ema_decay is not None
+        self.ema_model = copy_with_dtype(model, torch.float32) if has_ema else model
         self.ema_parameters = trainable_parameters(self.ema_model)
         if self.ema_model is not model:
             self.ema_model.requires_grad_(False)
         self.ema_weight = torch.zeros_like(self.learning_rate)
         self.loss_sum = torch.zeros_like(self.learning_rate)
         self.loss_steps = 0
+        self.accumulated_loss = torch.zeros_like(self.learning_rate)
+        self.accumulated_tokens = torch.zeros_like(self.learning_rate)
         self.cuda_graphs, self.log = cuda_graphs, log
         self.graph_pool = torch.cuda.graph_pool_handle() if cuda_graphs else None
-        self.eager_shapes: set[Shape] = set()
-        self.captured_steps: dict[Shape, CapturedStep] = {}
+        self.eager_steps: set[Hashable] = set()
+        self.captured_steps: dict[Hashable, CapturedStep] = {}
 
-    def __call__(self, batch: BatchSpec, learning_rate: float, step: int) -> None:
-        """Train on one batch, as step number `step` (from 0)."""
+    def __call__(self, batches: Sequence[BatchSpec], learning_rate: float, step: int) -> None:
+        """One optimizer step on the mean loss of all target tokens, as step number `step` (from 0)."""
         self.learning_rate.fill_(learning_rate)
         if self.settings.ema_decay is not None:
             # A smaller decay at first: the average spans about a tenth of the steps so far.
             self.ema_weight.fill_(1 - min(self.settings.ema_decay, (1 + step) / (10 + step)))
         self.loss_steps += 1
-        shape = (len(batch.rows), batch.source_length, batch.target_length)
-        rows = torch.tensor(batch.rows).to(self.learning_rate.device, non_blocking=True)
-        if self.cuda_graphs:
-            try:
-                return self._step_with_graph(shape, rows)
-            except HostSyncError as error:
-                self.cuda_graphs = False
-                self.log(f"CUDA graphs are off: this model cannot be captured ({error})")
-        return self._step(rows, batch.source_length, batch.target_length)
+        if self.settings.accumulation_steps == 1:
+            [batch] = batches
+            return self._run_batch(self._step, batch)
+        for batch in batches:
+            self._run_batch(self._accumulate, batch)
+        return self._run("update", self._update_from_sums)
 
     def mean_loss(self) -> float:
         """Mean loss since `reset_loss`. Waits for the device."""
+        if self.scaler.get_scale() < MIN_LOSS_SCALE:
+            raise UserError(
+                "the gradients are not finite in float16, however small the loss scale: use "
+                "training.precision=float32 or a lower training.learning_rate (now "
+                f"{self.settings.learning_rate:g})"
+            )
         return float(self.loss_sum) / max(self.loss_steps, 1)
 
     def reset_loss(self) -> None:
@@ -107,35 +118,94 @@ class TrainStep:
             if self.compute_model is not self.model:
                 foreach_copy_(list(self.compute_model.parameters()), list(self.model.parameters()))
 
-    def _step_with_graph(self, shape: Shape, rows: Int[Tensor, " batch"]) -> None:
-        """Run the first batch of a shape eagerly, capture the second, replay from then on."""
-        if shape not in self.eager_shapes:
+    def extra_state(self) -> dict[str, Tensor]:
+        """What an exact resume needs besides weights and optimizer: the loss scale. Waits for the device."""
+        return {name: torch.tensor(value) for name, value in self.scaler.state_dict().items()}
+
+    def load_extra_state(self, state: dict[str, Tensor]) -> None:
+        """Restore what `extra_state` returned; a checkpoint of another precision has no loss scale."""
+        if state:
+            self.scaler.load_state_dict({name: value.item() for name, value in state.items()})
+
+    def _run_batch(self, function: Callable[..., None], batch: BatchSpec) -> None:
+        """Call the function with the batch, once its row numbers are on the device."""
+        lengths = (batch.source_length, batch.target_length)
+        rows = torch.tensor(batch.rows).to(self.device, non_blocking=True)
+        self._run((len(rows), *lengths), lambda rows: function(rows, *lengths), rows)
+
+    def _run(self, name: Hashable, function: Callable[..., None], *inputs: Tensor) -> None:
+        """Call the function, from the second call of this name on as a CUDA graph if possible."""
+        if self.cuda_graphs:
+            try:
+                return self._run_as_graph(name, function, *inputs)
+            except HostSyncError as error:
+                self.cuda_graphs = False
+                self.log(f"CUDA graphs are off: this model cannot be captured ({error})")
+        return function(*inputs)
+
+    def _run_as_graph(self, name: Hashable, function: Callable[..., None], *inputs: Tensor) -> None:
+        """Run the first call of a name eagerly, capture the second, replay from then on."""
+        if name not in self.eager_steps:
             with forbid_host_sync():
-                self._step(rows, *shape[1:])
-            self.eager_shapes.add(shape)
+                function(*inputs)
+            self.eager_steps.add(name)
             return
-        if shape not in self.captured_steps:
-            step = partial(self._step, source_length=shape[1], target_length=shape[2])
-            self.captured_steps[shape] = CapturedStep(rows, step, self.graph_pool)
-        self.captured_steps[shape].replay(rows)
+        if name not in self.captured_steps:
+            self.captured_steps[name] = CapturedStep(function, inputs, self.graph_pool)
+        self.captured_steps[name].replay(inputs)
 
     def _step(self, rows: Int[Tensor, " batch"], source_length: int, target_length: int) -> None:
-        """Loss, gradients and updates, all on the device."""
+        """Loss, gradients and updates of one batch, all on the device."""
         batch = self.data.batch(rows, source_length, target_length)
-        self.compute_model.train()
-        loss = objective(self.compute_model, batch, self.settings.label_smoothing)
-        self.loss_sum += loss.detach()
-        gradients = torch.autograd.grad(loss, self.compute_parameters, allow_unused=True)
+        loss, gradients = self._gradients(batch)
         with torch.no_grad():
-            assign_gradients(self.parameters, gradients)
-            clip_grad_norm_(self.parameters, self.settings.grad_clip)
-            self.optimizer.step()
-            for parameter in self.parameters:
-                parameter.grad = None
-            if self.compute_model is not self.model:
-                foreach_copy_(self.compute_parameters, self.parameters)
-            if self.ema_model is not self.model:
-                update_ema(self.ema_parameters, self.parameters, self.ema_weight)
+            self.loss_sum += loss
+            for parameter, gradient in zip(self.parameters, gradients, strict=True):
+                parameter.grad = gradient
+            self._update()
+            self.optimizer.zero_grad()
+
+    def _accumulate(
+        self, rows: Int[Tensor, " batch"], source_length: int, target_length: int
+    ) -> None:
+        """Add loss and gradients of one batch, weighted by its number of target tokens."""
+        batch = self.data.batch(rows, source_length, target_length)
+        loss, gradients = self._gradients(batch)
+        with torch.no_grad():
+            tokens = batch.target_mask.sum().to(loss)
+            self.accumulated_loss += tokens * loss
+            self.accumulated_tokens += tokens
+            add_gradients(self.parameters, gradients, tokens)
+
+    def _update_from_sums(self) -> None:
+        """Update from what `_accumulate` has added up, and start again from zero."""
+        with torch.no_grad():
+            weight = 1 / self.accumulated_tokens
+            self.loss_sum += weight * self.accumulated_loss
+            foreach_mul_([p.grad for p in self.parameters if p.grad is not None], weight)
+            self._update()
+            self.optimizer.zero_grad(set_to_none=False)  # a graph adds to these very tensors
+            self.accumulated_loss.zero_()
+            self.accumulated_tokens.zero_()
+
+    def _gradients(self, batch: Batch) -> tuple[Float[Tensor, ""], list[Tensor | None]]:
+        """Loss, and gradients times the loss scale, in the dtype of `model`."""
+        self.compute_model.train()
+        scale = self.scaler.scale(torch.ones_like(self.learning_rate))
+        loss = objective(self.compute_model, batch, self.settings.label_smoothing, scale)
+        gradients = torch.autograd.grad(loss, self.compute_parameters, allow_unused=True)
+        return loss.detach() / scale, cast_gradients(self.parameters, gradients)
+
+    def _update(self) -> None:
+        """Update weights and EMA from the gradients of `model`."""
+        self.scaler.unscale_(self.optimizer)
+        clip_grad_norm_(self.parameters, self.settings.grad_clip)
+        self.scaler.step(self.optimizer)
+        self.scaler.update()
+        if self.compute_model is not self.model:
+            foreach_copy_(self.compute_parameters, self.parameters)
+        if self.ema_model is not self.model:
+            update_ema(self.ema_parameters, self.parameters, self.ema_weight)
 
 
 def copy_with_dtype(model: Model, dtype: torch.dtype) -> Model:
@@ -149,15 +219,34 @@ def copy_with_dtype(model: Model, dtype: torch.dtype) -> Model:
     return copied
 
 
-def assign_gradients(parameters: Sequence[Tensor], gradients: Sequence[Tensor | None]) -> None:
-    """Set `.grad` in the dtype of each parameter; a parameter outside the loss gets none."""
+def cast_gradients(
+    parameters: Sequence[Tensor], gradients: Sequence[Tensor | None]
+) -> list[Tensor | None]:
+    """The gradients in the dtype of their parameters; a parameter outside the loss has none."""
+    cast = [
+        g if g is None or g.dtype == p.dtype else torch.empty_like(p)
+        for p, g in zip(parameters, gradients, strict=True)
+    ]
+    pairs = [
+        (to, g)
+        for to, g in zip(cast, gradients, strict=True)
+        if to is not None and g is not None and to is not g
+    ]
+    if pairs:
+        foreach_copy_([to for to, _ in pairs], [gradient for _, gradient in pairs])
+    return cast
+
+
+def add_gradients(
+    parameters: Sequence[Tensor], gradients: Sequence[Tensor | None], weight: Float[Tensor, ""]
+) -> None:
+    """Add weight * gradient to `.grad`."""
     pairs = [(p, g) for p, g in zip(parameters, gradients, strict=True) if g is not None]
     for parameter, gradient in pairs:
-        same = gradient.dtype == parameter.dtype
-        parameter.grad = gradient if same else torch.empty_like(parameter)
-    cast = [(p.grad, g) for p, g in pairs if p.grad is not None and p.grad is not g]
-    if cast:
-        foreach_copy_([to for to, _ in cast], [gradient for _, gradient in cast])
+        if parameter.grad is None:
+            parameter.grad = torch.zeros_like(gradient)
+    # Not in place: two parameters may share a gradient tensor.
+    foreach_add_([p.grad for p, _ in pairs if p.grad is not None], [weight * g for _, g in pairs])
 
 
 def update_ema(averages: list[Tensor], values: list[Tensor], weight: Float[Tensor, ""]) -> None:

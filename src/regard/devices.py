@@ -1,0 +1,40 @@
+"""The device to compute on, chosen by name."""
+
+import re
+
+from regard.errors import UserError, suggest
+
+DEVICES = ("auto", "cpu", "cuda", "mps")
+
+
+def resolve_device(name: str) -> str:
+    """The PyTorch device of this name, if it is here. "auto" is "cuda" with a GPU, else "cpu".
+
+    "auto" never selects "mps" (the GPU of an Apple computer), on which Regard is not tested.
+    """
+    import torch  # here: it takes a second, and the command line needs the message above first
+
+    if name == "auto":
+        return "cuda" if torch.cuda.is_available() else "cpu"
+    if re.fullmatch(r"cuda(:\d+)?", name):
+        check_cuda(name, torch.cuda.device_count() if torch.cuda.is_available() else 0)
+    elif name == "mps":
+        if not torch.backends.mps.is_available():
+            raise UserError("PyTorch finds no MPS device here: use --device cpu")
+    elif name != "cpu":
+        hint = ' Did you mean "cuda"?' if name.startswith("gpu") else suggest(name, DEVICES)
+        raise UserError(f'--device takes auto, cpu, cuda, cuda:N or mps: got "{name}".{hint}')
+    return name
+
+
+def check_cuda(name: str, count: int) -> None:
+    """Raise an error unless one of `count` CUDA devices has this name."""
+    if count == 0:
+        raise UserError("PyTorch finds no CUDA device here: use --device cpu")
+    index = int(name.partition(":")[2] or 0)
+    if index >= count:
+        devices = "one CUDA device" if count == 1 else f"{count} CUDA devices"
+        last = "" if count == 1 else f" to cuda:{count - 1}"
+        raise UserError(
+            f"there is no device {name}: PyTorch finds {devices} here, use cuda:0{last}"
+        )
