@@ -83,7 +83,8 @@ def lock(folder: Path, wait: bool = False) -> Iterator[None]:
     if resolved in _locked_folders.get():
         yield
         return
-    path, is_new = folder / LOCK, not folder.exists()
+    path = folder / LOCK
+    new_folders = [parent for parent in (folder, *folder.parents) if not parent.exists()]
     try:
         file = open_locked(path, wait)
     except BlockingIOError:
@@ -105,9 +106,9 @@ def lock(folder: Path, wait: bool = False) -> Iterator[None]:
         # No lock file stays behind, so that a copy of the folder has none. Who waited for the deleted
         # file notices in `open_locked`.
         remove_locked(path, file)
-        if is_new:
-            with suppress(OSError):  # not empty
-                folder.rmdir()
+        with suppress(OSError):  # not empty
+            for created in new_folders:
+                created.rmdir()
 
 
 def read_pid(path: Path) -> str:

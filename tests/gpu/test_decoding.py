@@ -66,14 +66,14 @@ def decode(model: Model, source: tuple[Tensor, Tensor], search: Any, device: str
 
 @pytest.mark.parametrize("name", SEARCHES)
 def test_search_equals_the_cpu(registry, kinds, source, name: str) -> None:
-    """In float64, where no two hypotheses are equal up to rounding."""
+    """In float64, where no two hypotheses are equal up to rounding; scores add up in float32."""
     wrong = {}
     for kind, table in kinds.items():
         model = make_model(registry, table, torch.float64)
         results = [decode(model, source, SEARCHES[name], device) for device in ("cpu", "cuda")]
         one, two = ([[h.ids for h in nbest] for nbest in result] for result in results)
         scores = [[h.score for nbest in result for h in nbest] for result in results]
-        if one != two or scores[1] != pytest.approx(scores[0], abs=1e-6):
+        if one != two or scores[1] != pytest.approx(scores[0], abs=1e-4):
             wrong[kind] = results
     assert not wrong
 

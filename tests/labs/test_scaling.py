@@ -55,7 +55,7 @@ def test_time_is_cpu_time_of_this_thread():
 
 
 def test_fused_kernel_that_stores_the_weights_is_detected(lab, small, monkeypatch):
-    def unfused(query, keys, values, mask=None, bias=None, dropout_p=0.0):
+    def unfused(query, keys, values, mask=None, bias=None, dropout_p=0.0, scale=1.0):
         return (query @ keys.mT / query.shape[-1] ** 0.5).softmax(-1) @ values
 
     monkeypatch.setattr(heads, "attend_fused", unfused)

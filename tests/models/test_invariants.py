@@ -117,39 +117,6 @@ def test_stepping_equals_the_full_forward_pass(model, example):
     assert_close(logits, model(example.source, example.mask, example.target))
 
 
-def test_hypotheses_of_a_sentence_are_independent(model, example):
-    memory = model.encode(example.source, example.mask)
-    for t in (0, 2):
-        _, state = run_steps(model, model.init_state(memory), example.target[:, :t])
-        check_hypotheses(model, example, state, t)
-
-
-def check_hypotheses(model, example, state, t):
-    """Read random tokens with several hypotheses, after the first t target tokens."""
-    beam, generator = 3, torch.Generator().manual_seed(3)
-    batch = len(example.lengths)
-    state = state.expand(beam)
-    hypotheses = example.target[:, None, :t].expand(-1, beam, -1)
-    sentences = torch.arange(batch)
-    for step in range(5):
-        tokens = torch.randint(1, 19, (len(sentences), beam), generator=generator)
-        logits, state = model.step(tokens.flatten(), state)
-        hypotheses = torch.cat([hypotheses, tokens[..., None]], dim=-1)
-        rows = sentences.repeat_interleave(beam)
-        expected = model(example.source[rows], example.mask[rows], hypotheses.flatten(0, 1))
-        assert_close(logits, expected[:, -1])
-        # Some hypotheses are repeated, some dropped.
-        beam_indices = torch.randint(0, beam, tokens.shape, generator=generator)
-        state = state.reorder(beam_indices)
-        hypotheses = hypotheses.gather(1, beam_indices[..., None].expand_as(hypotheses))
-        if step == 2:
-            selected = torch.tensor([4, 0, 2])  # each sentence with all its hypotheses
-            state, hypotheses = state.select(selected), hypotheses[selected]
-            sentences = sentences[selected]
-        if step == 3:
-            state = state.copy()
-
-
 def test_dropout_is_random_in_training_mode_only(family, example):
     inputs = (example.source, example.mask, example.target)
     assert torch.equal(family(*inputs), family(*inputs))

@@ -311,12 +311,26 @@ BREAKS: list[Break] = [
         },
     ),
     *in_file(
-        "training/checkpoint.py",
+        "training/device.py",
         RESUME,
         breaks={
             "resume: the random generator is not restored": (
-                'torch.set_rng_state(tensors["rng.cpu"])',
-                'tensors["rng.cpu"]',
+                'torch.set_rng_state(states["cpu"])',
+                "pass",
+            ),
+        },
+    ),
+    *in_file(
+        "training/checkpoint.py",
+        RESUME,
+        breaks={
+            "resume: the loss since the last validation starts again": (
+                "train_step.loss_steps = loss_steps",
+                "pass",
+            ),
+            "resume: damaged optimizer tensors are not noticed": (
+                "check_tensors(path, tensors, collect_tensors(train_step))",
+                "pass",
             ),
             "resume: the average of the weights starts again": (
                 'return {"model": train_step.model, "ema": train_step.ema_model}',

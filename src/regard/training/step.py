@@ -215,8 +215,23 @@ def copy_with_dtype(model: Model, dtype: torch.dtype) -> Model:
         parameter.data = parameter.data.to(dtype)
     for module in copied.modules():
         if isinstance(module, torch.nn.RNNBase):
-            module.flatten_parameters()
+            flatten_parameters(module)
     return copied
+
+
+def flatten_parameters(rnn: torch.nn.RNNBase) -> None:
+    """`rnn.flatten_parameters()`, also in bfloat16: cuDNN copies weights that are not in one chunk.
+
+    PyTorch leaves bfloat16 out; the chunk has the same layout as in float16, which is as wide.
+    """
+    parameters = list(rnn.parameters())
+    dtype = parameters[0].dtype
+    flat_dtype = torch.float16 if dtype == torch.bfloat16 else dtype
+    for parameter in parameters:
+        parameter.data = parameter.data.view(flat_dtype)  # the same bits
+    rnn.flatten_parameters()
+    for parameter in parameters:
+        parameter.data = parameter.data.view(dtype)
 
 
 def cast_gradients(
