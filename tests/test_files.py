@@ -169,8 +169,7 @@ def test_lock_is_exclusive_and_leaves_nothing(tmp_path: Path) -> None:
         assert try_lock(tmp_path / "other") == ""
     assert try_lock(folder) == ""
     assert os.listdir(tmp_path) == []
-    assert os.listdir(tmp_path / "runs") == []
-    folder.mkdir()
+    folder.mkdir(parents=True)
     with files.lock(folder):
         (folder / "file").write_text("kept")
     assert os.listdir(folder) == ["file"]

@@ -12,6 +12,7 @@ import time
 import warnings
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -67,6 +68,10 @@ MOMENTS = {
 }
 
 
+# Where the state of the model, the optimizer or the generator is saved; files are the same for all.
+EVERY_FAMILY = ("between validations", "first checkpoint write", "a later checkpoint")
+
+
 @pytest.fixture(scope="module")
 def uninterrupted(
     tiny: Any, fit: Any, tmp_path_factory: pytest.TempPathFactory
@@ -105,7 +110,11 @@ def test_same_seed_same_run(
     same_run(tmp_path / "again", uninterrupted(family))
 
 
-@pytest.mark.parametrize("moment", MOMENTS)
+@pytest.mark.parametrize(
+    ("family", "moment"),
+    [("recurrent", moment) for moment in MOMENTS]
+    + list(product(("transformer", "decoder-only", "state-space"), EVERY_FAMILY)),
+)
 def test_killed_once(
     tiny, fit, uninterrupted, same_run, tmp_path: Path, family: str, moment: str, monkeypatch
 ) -> None:
