@@ -69,17 +69,22 @@ def test_attend_does_not_modify_the_scores():
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize("masked", [True, False])
-def test_fused_equals_attend_in_value_and_gradient(dtype, masked):
+@pytest.mark.parametrize("biased", [True, False])
+def test_fused_equals_attend_in_value_and_gradient(dtype, masked, biased):
     query, keys, values, mask = tensors(dtype)
     mask = mask if masked else None
+    scores = query @ keys.transpose(-1, -2)
+    bias = scores.flip(-1).sin() if biased else None
+    scale = 1.7 if biased else 1.0
     grads = []
     contexts = []
     for fused in (True, False):
         q, k, v = (x.clone().requires_grad_() for x in (query, keys, values))
         if fused:
-            context = attend_fused(q, k, v, mask)
+            context = attend_fused(q, k, v, mask, bias, scale=scale)
         else:
-            context, _ = attend(q @ k.transpose(-1, -2) / math.sqrt(DEPTH), v, mask)
+            scores = scale * q @ k.transpose(-1, -2) / math.sqrt(DEPTH)
+            context, _ = attend(scores if bias is None else scores + bias, v, mask)
         context.square().sum().backward()
         contexts.append(context)
         grads.append((q.grad, k.grad, v.grad))

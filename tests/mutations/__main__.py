@@ -47,7 +47,7 @@ def try_break(broken: Break) -> tuple[str, float]:
         code, output = run_tests(source, broken.tests)
     if code not in (0, 1):  # 1: a test failed; others: no test ran, or the import failed
         raise SystemExit(f"{broken.name}: pytest could not run the tests\n{output[-2000:]}")
-    failed = re.search(r"^(?:FAILED|ERROR) (\S+)", output, re.MULTILINE)
+    failed = re.search(r"^(?:FAILED|ERROR) (.+?)(?: - .*)?$", output, re.MULTILINE)
     return failed[1] if failed else "", time.perf_counter() - start
 
 
