@@ -19,7 +19,7 @@ OBJECTIVE = "tests/training/test_objective.py"
 STEP = "tests/training/test_step.py"
 LOOP = "tests/training/test_loop.py"
 RESUME = "tests/training/test_resume.py"
-ACCUMULATION = "tests/training/test_accumulation.py"
+FILES = "tests/test_files.py"
 STATISTICS = "tests/test_statistics.py"
 BATCH = "tests/text/test_batch.py"
 
@@ -339,7 +339,7 @@ BREAKS: list[Break] = [
     ),
     *in_file(
         "training/step.py",
-        ACCUMULATION,
+        STEP,
         breaks={
             "step: accumulated batches are not weighted by their tokens": (
                 "add_gradients(self.parameters, gradients, tokens)",
@@ -348,14 +348,9 @@ BREAKS: list[Break] = [
         },
     ),
     *in_file(
-        "training/run.py",
-        RESUME,
-        breaks={
-            "run: a folder in use is not locked": (
-                "with files.lock(folder):",
-                "with nullcontext():",
-            ),
-        },
+        "files.py",
+        FILES,
+        breaks={"files: a lock excludes nobody": ("acquire(file.fileno(), wait)", "pass")},
     ),
     *in_file(
         "training/device.py",
