@@ -3,6 +3,7 @@
 import re
 import tomllib
 from itertools import permutations
+from pathlib import Path
 from typing import get_args
 
 import pytest
@@ -149,6 +150,11 @@ def test_default_kind_is_the_first():
     assert Config.model_validate({"model": {"hidden_dim": 3}}).model == config.Recurrent(
         hidden_dim=3
     )
+
+
+def test_a_run_folder_with_the_name_of_a_preset():
+    assert presets.folder_argument(Path("case")) == "./case"
+    assert presets.folder_argument(Path("runs/case")) == "runs/case"
 
 
 def test_setting_values_are_toml_or_a_bare_word():

@@ -233,3 +233,11 @@ def test_unusable_folders_cannot_be_locked(tmp_path: Path) -> None:
             files.lock(folder),
         ):
             pass
+
+
+def test_link_to_nowhere_is_an_error(tmp_path):
+    (tmp_path / "link").symlink_to(tmp_path / "unmounted" / "disk")
+    with pytest.raises(UserError, match="cannot be written"):
+        files.write(tmp_path / "link" / "folder" / "file", "text")
+    with pytest.raises(UserError, match="cannot be written"), files.lock(tmp_path / "link"):
+        pass

@@ -18,13 +18,13 @@ def resolve_device(name: str) -> str:
         return "cuda" if torch.cuda.is_available() else "cpu"
     if re.fullmatch(r"cuda(:\d+)?", name):
         check_cuda(name, torch.cuda.device_count() if torch.cuda.is_available() else 0)
-    elif name == "mps":
+    elif name in ("mps", "mps:0"):
         if not torch.backends.mps.is_available():
             raise UserError("PyTorch finds no MPS device here: use --device cpu")
-    elif name != "cpu":
+    elif name not in ("cpu", "cpu:0"):
         hint = ' Did you mean "cuda"?' if name.startswith("gpu") else suggest(name, DEVICES)
-        raise UserError(f'--device takes auto, cpu, cuda, cuda:N or mps: got "{name}".{hint}')
-    return name
+        raise UserError(f'the device is auto, cpu, cuda, cuda:N or mps: got "{name}".{hint}')
+    return name if name.startswith("cuda") else name.removesuffix(":0")
 
 
 def check_cuda(name: str, count: int) -> None:

@@ -1,5 +1,6 @@
 """Atomic file writes (a file is either complete or absent) and locks (one process in a folder)."""
 
+import errno
 import json
 import os
 import secrets
@@ -15,6 +16,7 @@ from regard.errors import UserError
 
 TEMPORARY_PREFIX = ".regard-"  # of files that are still being written
 LOCK = ".lock"
+ATTEMPTS = 1000  # to lock a file that others delete
 _locked_folders: ContextVar[frozenset[Path]] = ContextVar("locked_folders", default=frozenset())
 
 
@@ -120,16 +122,21 @@ def read_pid(path: Path) -> str:
 
 def open_locked(path: Path, wait: bool) -> IO[bytes]:
     """Open a file, created if needed, and lock it; `BlockingIOError` if it is locked and not `wait`."""
-    while True:
+    missing = FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(path))
+    for _ in range(ATTEMPTS):
         # Whoever held the lock may have deleted or renamed the file, or its folder: then again.
-        with suppress(FileNotFoundError), ExitStack() as on_error:
-            with suppress(FileExistsError):
-                path.parent.mkdir(parents=True)
-            file = on_error.enter_context(path.open("ab"))
-            acquire(file.fileno(), wait)
-            if os.path.samestat(os.fstat(file.fileno()), path.stat()):
-                on_error.pop_all()
-                return file
+        try:
+            with ExitStack() as on_error:
+                with suppress(FileExistsError):
+                    path.parent.mkdir(parents=True)
+                file = on_error.enter_context(path.open("ab"))
+                acquire(file.fileno(), wait)
+                if os.path.samestat(os.fstat(file.fileno()), path.stat()):
+                    on_error.pop_all()
+                    return file
+        except FileNotFoundError as error:
+            missing = error
+    raise missing  # a link to nowhere, say
 
 
 def remove_locked(path: Path, file: IO[bytes]) -> None:

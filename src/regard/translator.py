@@ -274,7 +274,7 @@ def load(run: str | Path, device: str | torch.device = "cpu", *, int8: bool = Fa
     if not (folder / "tokenizer.json").is_file() or not (folder / "model.safetensors").is_file():
         raise UserError(
             f"{folder} contains no trained model yet: its training stopped before the first "
-            f"validation; continue it with `regard train --resume {folder}`"
+            f"validation; continue it with `regard train --resume {presets.folder_argument(folder)}`"
         )
     tokenizers = TokenizerPair.load(folder / "tokenizer.json")
     sizes = (tokenizers.source.vocab_size, tokenizers.target.vocab_size)

@@ -10,6 +10,7 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
+from regard import files
 from regard.config import Config
 from regard.errors import UserError
 from regard.models import build
@@ -111,7 +112,6 @@ except UserError as error:
 
 
 def test_a_full_disk_raises_an_error_and_keeps_the_old_file(tmp_path: Path) -> None:
-    """safetensors raises its own exception, not an OSError."""
     path = tmp_path / "a.safetensors"
     save(path, {"x": torch.ones(3)}, {})
     command = [sys.executable, "-c", FULL, str(path)]
@@ -119,3 +119,14 @@ def test_a_full_disk_raises_an_error_and_keeps_the_old_file(tmp_path: Path) -> N
     assert "a.safetensors cannot be written: " in done.stdout, done.stderr
     assert torch.equal(read(path)[0]["x"], torch.ones(3))
     assert os.listdir(tmp_path) == ["a.safetensors"]
+
+
+def test_the_file_that_is_synced_is_the_one_that_stays(tmp_path: Path, monkeypatch) -> None:
+    """A writer that replaces the temporary file would leave nothing to sync, with its own mode."""
+    synced, fsync = [], os.fsync
+    monkeypatch.setattr(os, "fsync", lambda fd: (synced.append(os.fstat(fd).st_ino), fsync(fd)))
+    save(tmp_path / "a.safetensors", {"x": torch.ones(3)}, {})
+    files.write(tmp_path / "a.txt", "text")
+    weights, text = (tmp_path / "a.safetensors").stat(), (tmp_path / "a.txt").stat()
+    assert synced == [weights.st_ino, text.st_ino]
+    assert weights.st_mode == text.st_mode

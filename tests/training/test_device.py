@@ -70,7 +70,7 @@ def test_resolve_device(machine, devices: dict, name: str, expected: str) -> Non
         (1, "cuda:1", "no device cuda:1: PyTorch finds one CUDA device here, use cuda:0$"),
         (3, "cuda:3", "cuda:3: PyTorch finds 3 CUDA devices here, use cuda:0 to cuda:2$"),
         (1, "mps", "PyTorch finds no MPS device here: use --device cpu"),
-        (1, "cdua", r'takes auto, cpu, cuda, cuda:N or mps: got "cdua"\. Did you mean "cuda"\?'),
+        (1, "cdua", r'is auto, cpu, cuda, cuda:N or mps: got "cdua"\. Did you mean "cuda"\?'),
         (1, "CUDA", 'Did you mean "cuda"'),
         (1, "gpu", 'Did you mean "cuda"'),
         (1, "gpu:0", 'Did you mean "cuda"'),

@@ -106,7 +106,8 @@ def explain_interrupt(folder: Path, device: str) -> str:
 
     if (folder / checkpoint.FILE).is_file():
         options = [] if device == "auto" else ["--device", device]
-        command = shlex.join(["regard", "train", "--resume", str(folder), *options])
+        argument = presets.folder_argument(folder)
+        command = shlex.join(["regard", "train", "--resume", argument, *options])
         return f"interrupted. Continue with: {command}"
     command = shlex.join(["regard", *sys.argv[1:]])
     return f"interrupted before the first checkpoint: nothing was kept. Start again with: {command}"

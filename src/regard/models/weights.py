@@ -3,9 +3,9 @@
 import json
 from pathlib import Path
 
+import safetensors.torch
 import torch
 from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
 from torch import Tensor
 
 from regard import files
@@ -21,11 +21,8 @@ def state_tensors(model: Model) -> dict[str, Tensor]:
 def save(path: Path, tensors: dict[str, Tensor], record: dict[str, object]) -> None:
     """Write tensors and a JSON record to one file, atomically."""
     contiguous = {name: tensor.detach().contiguous().cpu() for name, tensor in tensors.items()}
-    metadata = {"regard": json.dumps(record)}
-    try:
-        files.write_with(path, lambda temporary: save_file(contiguous, temporary, metadata))
-    except SafetensorError as error:  # for example a full disk: it is no OSError
-        raise UserError(f"{path} cannot be written: {error}") from None
+    # Not save_file, which writes to a file of its own: neither ours to lock, to sync nor to clean up.
+    files.write(path, safetensors.torch.save(contiguous, {"regard": json.dumps(record)}))
 
 
 def read(path: Path) -> tuple[dict[str, Tensor], dict]:

@@ -38,6 +38,11 @@ def names() -> dict[str, str]:
     return {f.name[:-5]: tomllib.loads(f.read_text("utf-8"))["description"] for f in files}
 
 
+def folder_argument(folder: Path) -> str:
+    """A run folder as an argument of `regard train`, where the name of a preset would win."""
+    return f"./{folder}" if str(folder) in names() else str(folder)
+
+
 def load(name: str, overrides: Iterable[str] = ()) -> Config:
     """The experiment in the preset or TOML file `name`, with `key=value` overrides applied."""
     return validate(override(read(name), overrides), name)

@@ -33,7 +33,7 @@ def encode_cached(pairs: list[tuple[str, str]], tokenizers: TokenizerPair) -> En
         encoded = read(path)
     except (OSError, ValueError):  # missing, unreadable or damaged
         encoded = EncodedPairs.from_pairs(pairs, tokenizers)
-        with suppress(UserError):  # a cache that cannot be written only costs time
+        with suppress(UserError, OSError):  # a cache that cannot be written only costs time
             save(path, encoded)
             evict(max_bytes)
         return encoded
