@@ -142,7 +142,7 @@ def run_labs(
     plots: Path | None,
     as_json: bool,
 ) -> None:
-    """Run labs one after another; exit code 1 if a claim fails."""
+    """Run labs one after another; exit code 1 if a law fails or an effect is absent."""
     results: list[Result] = []
     documents = []
     for number, (lab, parameters) in enumerate(zip(labs, settings, strict=True), start=1):
@@ -197,11 +197,12 @@ def print_result(lab: "Lab", result: "Result") -> None:
     parameters = "".join(f"{name} = {value}, " for name, value in result.parameters.items())
     notes = "".join(f"\n{note}" for note in result.notes)
     print_text(f"{notes}\n{parameters}seed = {result.seed}", "dim")
-    for check in result.checks:
-        print_text(check.message, passed=check.passed)
-    verdict = "the claim holds" if result.passed else "THE CLAIM FAILS"
+    for heading, checks in (("law", result.law), ("effect", result.effect)):
+        print_text(heading, "bold")
+        for check in checks:
+            print_text(check.message, passed=check.passed)
     style = "green" if result.passed else "red"
-    print_text(f"{lab.name}: {verdict} ({format_seconds(result.seconds)})", style)
+    print_text(f"{lab.name}: {result.verdict} ({format_seconds(result.seconds)})", style)
 
 
 def print_summary(results: "Sequence[Result]") -> None:
@@ -209,15 +210,17 @@ def print_summary(results: "Sequence[Result]") -> None:
         (
             result.name,
             "pass" if result.passed else "FAIL",
+            "holds" if result.law_holds else "FAILS",
+            "present" if result.effect_is_present else "ABSENT",
             format_seconds(result.seconds),
             count_passed(result.checks),
         )
         for result in results
     ]
-    print_table(["lab", "verdict", "time", "checks"], rows)
+    print_table(["lab", "verdict", "law", "effect", "time", "checks"], rows)
     passed = sum(result.passed for result in results)
     seconds = sum(result.seconds for result in results)
-    print_text(f"{passed} of {len(results)} claims hold ({format_seconds(seconds)})", "bold")
+    print_text(f"{passed} of {len(results)} labs pass ({format_seconds(seconds)})", "bold")
 
 
 def format_seconds(seconds: float) -> str:

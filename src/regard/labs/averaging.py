@@ -166,7 +166,8 @@ def query(keys, a, b, beta):
                 "closed_forms": closed_form[:-1].tolist(),
                 **self._by_count(params, generator),
             },
-            checks=list(check_weights(alphas, closed_form, errors[-2], max_distance, params)),
+            effect=[],
+            law=list(check_weights(alphas, closed_form, errors[-2], max_distance, params)),
             table=ResultTable(
                 ["query", "alpha_a", "alpha_b", "closed form", "|a - (v_a + v_b) / 2|"],
                 [list(row) for row in (*rows[:-1:6], rows[-1])],

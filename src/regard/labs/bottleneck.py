@@ -284,7 +284,8 @@ def summarise(
             "gradients": list(norms_by_model),
             "gradient_norms": list(norms_by_model.values()),
         },
-        checks=[
+        effect=[],
+        law=[
             Check(
                 "accuracy gained by attention on the longest sequences, minimum over seeds",
                 min(gaps),

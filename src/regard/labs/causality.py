@@ -195,7 +195,8 @@ queries: the mask is not square.
                 "plotted": [variant.name for variant, _ in plotted],
                 "changes": [changes.tolist() for _, changes in plotted],
             },
-            checks=checks,
+            effect=[],
+            law=checks,
             table=self._table(tested),
             notes=self._notes(skipped),
         )

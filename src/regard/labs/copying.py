@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable, Iterator
+from typing import ClassVar
 
 import torch
 from jaxtyping import Float
@@ -9,7 +10,7 @@ from matplotlib.figure import Figure
 from torch import Generator, Tensor
 
 from regard.diagrams.themes import Theme
-from regard.labs.lab import Check, Exercise, Findings, Lab, Result, ResultTable
+from regard.labs.lab import Check, Exercise, Findings, Lab, Result, ResultTable, Value
 from regard.labs.plotting import add_legend, add_subplots
 from regard.labs.single_query import (
     ROUNDING,
@@ -17,6 +18,8 @@ from regard.labs.single_query import (
     dot_product_attention,
     orthonormal_keys,
 )
+
+COPIED = 0.9  # alpha_j above which the output is a copy of v_j
 
 
 def attention_weight(beta: float, keys: int) -> float:
@@ -68,6 +71,7 @@ which tends to 1 as beta grows, so the output a = sum_i alpha_i v_i tends to v_j
 |a - v_j| <= (1 - alpha_j) max_i |v_i - v_j|.
 """
     parameters = KeyParameters
+    absent: ClassVar[dict[str, Value]] = {"beta": 0}
     exercise = Exercise(
         starter='''
 def query(keys, j, beta):
@@ -109,11 +113,11 @@ k_i . k_n = 0 for n != i. So a query can give one key a high score and every oth
                 "closed_forms": closed_forms,
                 "errors": errors,
             },
-            checks=[
-                Check(
+            law=[
+                Check.worst(
                     "largest difference of alpha_j from e^beta / (e^beta + m - 1)",
-                    max(abs(a - b) for a, b in zip(weights, closed_forms, strict=True)),
-                    "<=",
+                    (a - b for a, b in zip(weights, closed_forms, strict=True)),
+                    "=",
                     0,
                     ROUNDING,
                 ),
@@ -125,6 +129,7 @@ k_i . k_n = 0 for n != i. So a query can give one key a high score and every oth
                     ROUNDING,
                 ),
             ],
+            effect=[Check("alpha_j, the share of v_j in the output", weights[-1], ">=", COPIED)],
             table=ResultTable(
                 ["beta", "alpha_j", "closed form", "|a - v_j|"], [list(row) for row in rows]
             ),

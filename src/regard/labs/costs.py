@@ -227,7 +227,8 @@ Every head has its own queries; keys and values are computed once for each group
                 "flops_by_length": [[flops for flops, _ in line] for line in series.values()],
                 "cache_by_length": [[size for _, size in line] for line in series.values()],
             },
-            checks=checks,
+            effect=[],
+            law=checks,
             table=ResultTable(
                 ["attention", "MACs by formula", "flops by PyTorch", "ratio"],
                 [

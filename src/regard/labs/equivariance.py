@@ -170,7 +170,8 @@ for a token depends on that token and on the set of the others, not on where any
                 "expected": expected,
                 "permuted": permuted,
             },
-            checks=[self._check(name, gap) for name, gap in largest.items()],
+            effect=[],
+            law=[self._check(name, gap) for name, gap in largest.items()],
             table=ResultTable(
                 ["layer", "|A(PX) - P A(X)| / |A(X)|", "A(PX) = P A(X)"],
                 [[name, gap, gap <= ROUNDING] for name, gap in largest.items()],

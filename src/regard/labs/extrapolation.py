@@ -307,7 +307,8 @@ def summarise(
             "beyond_mean": [summary.mean for summary in summaries.values()],
             "beyond_interval": [s.interval for s in summaries.values() if s.interval],
         },
-        checks=checks,
+        effect=[],
+        law=checks,
         table=ResultTable(["position", *means, "beyond, 95 % over seeds"], rows),
     )
 

@@ -1,4 +1,9 @@
-"""The lab interface: a claim, its derivation, parameters, a measurement, checks and a plot."""
+"""The lab interface: a claim, its derivation, parameters, a measurement, checks and a plot.
+
+A lab judges two things. The *law*: what is measured equals what was derived, at any parameters. The
+*effect*: what the claim says happens does happen at these parameters, and by how much. A law without its
+effect is a formula about nothing (a query of length 0 copies no value), so a lab passes only with both.
+"""
 
 import math
 import time
@@ -38,6 +43,29 @@ class Check:
     expected: float
     tolerance: float = 0.0
     hint: str = ""  # what a failure means, and for which input
+
+    @classmethod
+    def worst(
+        cls,
+        name: str,
+        values: Iterable[float],
+        relation: Literal["=", "<=", ">="],
+        expected: float,
+        tolerance: float = 0.0,
+        hint: str = "",
+    ) -> "Check":
+        """A check that every value of a set must pass: on the worst value, or on NaN if there is none.
+
+        So an empty set fails, as does a set with a NaN anywhere (`max` would keep or drop it by its place).
+        """
+        sign = {"=": abs, "<=": lambda gap: gap, ">=": lambda gap: -gap}[relation]
+        numbers = [float(value) for value in values]
+        measured = max(numbers, key=lambda x: sign(x - expected), default=math.nan)
+        if any(math.isnan(number) for number in numbers):
+            measured = math.nan
+        if not numbers:
+            hint = "There is no case to measure at these parameters."
+        return cls(name, measured, relation, expected, tolerance, hint)
 
     @property
     def passed(self) -> bool:
@@ -82,7 +110,8 @@ class Findings:
     """The outcome of a measurement: named figures, checks on them, a table to print, and notes on it."""
 
     figures: dict[str, Value | Series]
-    checks: Sequence[Check]
+    law: Sequence[Check]  # measured equals derived
+    effect: Sequence[Check]  # what the claim says, at these parameters
     table: ResultTable
     notes: Sequence[str] = ()
 
@@ -96,24 +125,51 @@ class Result:
     seed: int
     parameters: dict[str, Value]
     figures: dict[str, Any]
-    checks: Sequence[Check]
+    law: Sequence[Check]
+    effect: Sequence[Check]
     table: ResultTable
     notes: Sequence[str]
     seconds: float
 
     @property
+    def law_holds(self) -> bool:
+        return all_pass(self.law)
+
+    @property
+    def effect_is_present(self) -> bool:
+        return all_pass(self.effect)
+
+    @property
     def passed(self) -> bool:
-        return bool(self.checks) and all(check.passed for check in self.checks)
+        return self.law_holds and self.effect_is_present
+
+    @property
+    def checks(self) -> list[Check]:
+        return [*self.law, *self.effect]
+
+    @property
+    def verdict(self) -> str:
+        """Both judgements in words."""
+        law = "the law holds" if self.law_holds else "THE LAW FAILS"
+        return f"{law}, the effect is {'present' if self.effect_is_present else 'ABSENT'}"
 
     def to_dict(self) -> dict[str, Any]:
         """The result as data for JSON."""
-        return report_to_dict(self)
+        judgements = {
+            "passed": self.passed,
+            "law": {"passed": self.law_holds, "checks": checks_to_dicts(self.law)},
+            "effect": {"passed": self.effect_is_present, "checks": checks_to_dicts(self.effect)},
+        }
+        return stringify_nonfinite(asdict(self) | judgements)
 
 
-def report_to_dict(report: Any) -> dict[str, Any]:
-    """A dataclass with checks as data for JSON; the report and each check get a field `passed`."""
-    checks = [asdict(check) | {"passed": check.passed} for check in report.checks]
-    return stringify_nonfinite(asdict(report) | {"passed": report.passed, "checks": checks})
+def all_pass(checks: Sequence[Check]) -> bool:
+    """Do all checks pass? No check at all proves nothing."""
+    return bool(checks) and all(check.passed for check in checks)
+
+
+def checks_to_dicts(checks: Iterable[Check]) -> list[dict[str, Any]]:
+    return [asdict(check) | {"passed": check.passed} for check in checks]
 
 
 def stringify_nonfinite(value: Any) -> Any:
@@ -169,6 +225,7 @@ class Lab(ABC):
     derivation: ClassVar[str]
     exercise: ClassVar[Exercise]
     parameters: ClassVar[type[Parameters]] = Parameters
+    absent: ClassVar[dict[str, Value]]  # parameters at which the law holds without the effect
     quick: ClassVar[dict[str, Value]] = {}  # parameters for --quick, in labs that train or time
 
     @abstractmethod
@@ -187,7 +244,7 @@ class Lab(ABC):
             torch.manual_seed(seed)  # models initialise their weights from the global generator
             findings = self.measure(params, torch.Generator().manual_seed(seed))
         seconds = time.perf_counter() - started
-        parts = findings.figures, findings.checks, findings.table, findings.notes
+        parts = findings.figures, findings.law, findings.effect, findings.table, findings.notes
         return Result(self.name, self.claim, seed, params.model_dump(), *parts, seconds)
 
     def plot(self, result: Result, theme: str = "light") -> Figure:

@@ -214,7 +214,8 @@ def queries(means, a, b, beta):
                 "histograms": scaled.histograms(values[b], values[a]),
                 "expected_histograms": theory.histograms(values[b], values[a]),
             },
-            checks=[*bounds, variance_check, ratio_check, *failures],
+            effect=[],
+            law=[*bounds, variance_check, ratio_check, *failures],
             table=ResultTable(COLUMNS, rows),
         )
 

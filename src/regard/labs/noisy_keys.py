@@ -199,7 +199,8 @@ def deviation(query, covariance_a, covariance_b):
                     torch.special.ndtr(BINS.logit() / tau).diff().tolist() for tau in taus
                 ],
             },
-            checks=[
+            effect=[],
+            law=[
                 *check_closed_forms(setup, scores, lookups[0][0], ratios[0]),
                 *swings,
                 *sides,

@@ -195,7 +195,8 @@ def keys_values(d_model):
                 "errors_by_length": errors[:, :2].amax(1).tolist(),
                 "other_components_by_length": errors[:, 2].tolist(),
             },
-            checks=[
+            effect=[],
+            law=[
                 Check(
                     f"largest difference of the first component from 1/t, up to {length} tokens, {path}",
                     error,

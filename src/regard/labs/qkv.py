@@ -176,7 +176,8 @@ def attention(states, w_q, w_k, w_v):
                 "path": path,
                 "expected_path": expected_path,
             },
-            checks=[
+            effect=[],
+            law=[
                 Check(
                     "largest difference of the nine scores from those computed by hand",
                     float((scores - torch.tensor(hand)).abs().max()),

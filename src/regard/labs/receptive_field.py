@@ -280,7 +280,8 @@ for which the same holds.
                 "paths": trace_paths(selections),
                 **{f.name: [getattr(case, f.name) for case in cases] for f in fields(Case)},
             },
-            checks=[check for case in cases for check in case.checks],
+            effect=[],
+            law=[check for case in cases for check in case.checks],
             table=ResultTable(columns, [list(astuple(case)) for case in cases]),
         )
 

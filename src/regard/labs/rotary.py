@@ -246,7 +246,8 @@ the angle a. Position t rotates pair i by t omega_i, so a query at m and a key a
                 "max_products": [m.max.tolist() for m in measured.values()],
                 "closed_form_products": [m.closed_form.tolist() for m in measured.values()],
             },
-            checks=list(check_rotations(measured, params)),
+            effect=[],
+            law=list(check_rotations(measured, params)),
             table=ResultTable(
                 COLUMNS,
                 [list(row) for row in zip(measured, spreads, norms, counts, lowest, strict=True)],

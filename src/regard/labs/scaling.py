@@ -273,7 +273,8 @@ def summarise(
             **{f"{name}_exponents": [fit.exponent for fit in each] for name, each in fits.items()},
             **{f"{name}_intervals": [fit.interval for fit in each] for name, each in fits.items()},
         },
-        checks=checks,
+        effect=[],
+        law=checks,
         table=ResultTable(
             ["layer", "time ~", f"ms {longest}", "memory ~", f"MiB {longest}"],
             [

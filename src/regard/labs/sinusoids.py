@@ -174,7 +174,8 @@ PE(t) stacks pairs (sin t omega_i, cos t omega_i), omega_i = base^(-2i / d_model
                 "expected_angles": expected_angles.remainder(2 * math.pi).tolist(),
                 **{f"{name}_products": values.tolist() for name, values in series.items()},
             },
-            checks=[
+            effect=[],
+            law=[
                 Check(f"largest {name}", float(values.abs().max()), "<=", 0, tolerance)
                 for name, (values, tolerance) in errors.items()
             ],

@@ -6,7 +6,7 @@ import math
 import textwrap
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +14,14 @@ import torch
 from torch import Tensor
 
 from regard.errors import UserError
-from regard.labs.lab import Check, Exercise, Lab, report_to_dict
+from regard.labs.lab import (
+    Check,
+    Exercise,
+    Lab,
+    all_pass,
+    checks_to_dicts,
+    stringify_nonfinite,
+)
 from regard.labs.sandbox import AnswerError, Sandbox, SandboxError, sanitize
 from regard.labs.sandbox_worker import Unsupported, decode, encode
 
@@ -87,11 +94,12 @@ class GradeReport:
 
     @property
     def passed(self) -> bool:
-        return bool(self.checks) and not self.remark and all(check.passed for check in self.checks)
+        return all_pass(self.checks) and not self.remark
 
     def to_dict(self) -> dict[str, Any]:
         """The report as data for JSON."""
-        return report_to_dict(self)
+        judgements = {"passed": self.passed, "checks": checks_to_dicts(self.checks)}
+        return stringify_nonfinite(asdict(self) | judgements)
 
 
 def check_answer(lab: Lab, path: Path, seconds: float = 20.0) -> GradeReport:
