@@ -50,24 +50,26 @@ def welch_p(one: Sequence[float], other: Sequence[float]) -> float | None:
         return None
     t = (statistics.fmean(one) - statistics.fmean(other)) / math.sqrt(first + second)
     part = first / (first + second)
-    degrees = 1 / (part**2 / (len(one) - 1) + (1 - part) ** 2 / (len(other) - 1))
-    return t_tails(t, degrees)
+    degrees_of_freedom = 1 / (part**2 / (len(one) - 1) + (1 - part) ** 2 / (len(other) - 1))
+    return two_sided_p(t, degrees_of_freedom)
 
 
-def t_tails(t: float, degrees: float) -> float:
-    """P(|T| > |t|) = I_x(degrees / 2, 1 / 2), x = degrees / (degrees + t^2), of Student's t."""
-    return incomplete_beta(degrees / (degrees + t * t), degrees / 2, 0.5)
+def two_sided_p(t: float, degrees_of_freedom: float) -> float:
+    """P(|T| > |t|) = I_x(n / 2, 1 / 2), x = n / (n + t^2), of Student's t with n degrees of freedom."""
+    return incomplete_beta(
+        degrees_of_freedom / (degrees_of_freedom + t * t), degrees_of_freedom / 2, 0.5
+    )
 
 
 @cache
-def critical_t(degrees: float, p: float = 0.05) -> float:
+def critical_t(degrees_of_freedom: float, p: float = 0.05) -> float:
     """The t that |T| exceeds with probability p, by bisection."""
     low, high = 0.0, 1.0
-    while t_tails(high, degrees) > p:
+    while two_sided_p(high, degrees_of_freedom) > p:
         high *= 2
     for _ in range(60):
         middle = (low + high) / 2
-        low, high = (middle, high) if t_tails(middle, degrees) > p else (low, middle)
+        low, high = (middle, high) if two_sided_p(middle, degrees_of_freedom) > p else (low, middle)
     return high
 
 

@@ -400,8 +400,8 @@ BREAKS: list[Break] = [
         STATISTICS,
         breaks={
             "statistics: Welch's degrees of freedom are those of equal variances": (
-                "degrees = 1 / (part**2 / (len(one) - 1) + (1 - part) ** 2 / (len(other) - 1))",
-                "degrees = len(one) + len(other) - 2 + 0 * part",
+                "degrees_of_freedom = 1 / (part**2 / (len(one) - 1) + (1 - part) ** 2 / (len(other) - 1))",
+                "degrees_of_freedom = len(one) + len(other) - 2 + 0 * part",
             ),
         },
     ),

@@ -62,10 +62,12 @@ class PowerLaw:
 
         x, y = np.log(sizes), np.log(np.array(values) - offset)
         exponent, intercept = np.polyfit(x, y, 1)
-        degrees = len(x) - 2
-        residual = float(((y - exponent * x - intercept) ** 2).sum()) / degrees
+        degrees_of_freedom = len(x) - 2
+        residual = float(((y - exponent * x - intercept) ** 2).sum()) / degrees_of_freedom
         error = math.sqrt(residual / float(((x - x.mean()) ** 2).sum()))
-        return cls(float(exponent), critical_t(degrees) * error, math.exp(intercept), offset)
+        return cls(
+            float(exponent), critical_t(degrees_of_freedom) * error, math.exp(intercept), offset
+        )
 
     @classmethod
     def fit_with_offset(cls, sizes: Sequence[float], values: Sequence[float]) -> "PowerLaw":

@@ -19,6 +19,7 @@ from regard.presets.errors import describe_error
 
 __all__ = [
     "describe_error",
+    "folder_argument",
     "is_complete",
     "load",
     "names",
