@@ -1,6 +1,8 @@
 """Labs on the command line: list, run, set parameters, plot, write a worksheet, check an answer."""
 
 import json
+import re
+from html import escape
 from typing import Literal
 
 import pytest
@@ -38,7 +40,20 @@ def test_one_lab_prints_claim_derivation_and_checks(regard):
     assert "beta = 8.0, keys = 7, width = 64, seed = 3" in result.out
     assert "closed form" in result.out
     assert result.out.count("pass  ") == 2
-    assert "copying: the claim holds (" in result.out
+    assert result.out.count("present  ") == 1
+    assert "copying: the law holds, the effect is present (" in result.out
+
+
+def test_law_without_its_effect_does_not_pass(regard):
+    result = regard("lab", "copying", "--set", "beta=0")
+    assert result.code == 1
+    assert "ABSENT  alpha_j, the share of v_j in the output: 0.1 < 0.9" in result.out
+    assert "copying: the law holds, the effect is ABSENT (" in result.out
+    document = json.loads(regard("lab", "copying", "--set", "beta=0", "--json").out)
+    assert document["passed"] is False
+    assert document["law"]["passed"] is True
+    assert document["effect"]["passed"] is False
+    assert [check["passed"] for check in document["effect"]["checks"]] == [False]
 
 
 def test_notes_are_printed_and_in_the_report(regard, tmp_path):
@@ -54,22 +69,22 @@ def test_failing_claim(regard, monkeypatch):
     result = regard("lab", "copying")
     assert result.code == 1
     assert "FAIL  largest difference of alpha_j" in result.out
-    assert "THE CLAIM FAILS" in result.out
+    assert "copying: THE LAW FAILS, the effect is ABSENT" in result.out
     result = regard("lab", "copying", "--json")
     assert result.code == 1
     assert json.loads(result.out)["passed"] is False
 
 
 def test_json_is_one_document(regard, tmp_path):
-    result = regard("lab", "copying", "--set", "beta=2", "--plots", tmp_path, "--json")
+    result = regard("lab", "copying", "--set", "beta=6", "--plots", tmp_path, "--json")
     document = json.loads(result.out)
     assert result.code == 0
     assert result.err == ""
     assert document["name"] == "copying"
     assert document["claim"] == LABS["copying"].claim
     assert document["passed"] is True
-    assert document["parameters"]["beta"] == 2
-    assert document["figures"]["alpha"] == pytest.approx(0.4508531)
+    assert document["parameters"]["beta"] == 6
+    assert document["figures"]["alpha"] == pytest.approx(0.9781781)
     assert document["plots"] == [str(tmp_path / "copying.png"), str(tmp_path / "copying-dark.png")]
 
 
@@ -83,7 +98,7 @@ def test_plots_in_light_and_dark(regard, tmp_path):
 
 
 def test_report_lists_the_labs_with_their_plots(regard, tmp_path):
-    result = regard("lab", "copying", "qkv", "--set", "copying.beta=2.5", "--plots", tmp_path)
+    result = regard("lab", "copying", "qkv", "--set", "copying.beta=6.5", "--plots", tmp_path)
     assert result.code == 0
     report = (tmp_path / "labs.md").read_text("utf-8")
     for name in ("copying", "qkv"):
@@ -92,16 +107,29 @@ def test_report_lists_the_labs_with_their_plots(regard, tmp_path):
         for picture in (f"{name}.png", f"{name}-dark.png"):
             assert f'"{picture}"' in report
             assert (tmp_path / picture).is_file()
-    assert "`regard lab copying --seed 0 --set beta=2.5`" in report
+    assert "`regard lab copying --seed 0 --set beta=6.5`" in report
     assert "`regard lab qkv --seed 0`" in report
     assert r"| closed form | \|a - v_j\| |" in report  # an unescaped bar would end the cell
     assert "failed" not in report
 
 
+def test_report_is_a_page_too(regard, tmp_path):
+    regard("lab", "copying", "--set", "beta=0", "--plots", tmp_path)
+    page = (tmp_path / "labs.html").read_text("utf-8")
+    assert escape(LABS["copying"].derivation.strip()) in page
+    assert "the law holds, the effect is ABSENT" in page
+    assert "<li class=fail>alpha_j, the share of v_j in the output: 0.1 &lt; 0.9</li>" in page
+    pictures = re.findall(r'(?:src|srcset)="([^"]*)"', page)
+    assert sorted(pictures) == ["copying-dark.png", "copying.png"]
+    assert all((tmp_path / picture).is_file() for picture in pictures)
+    assert "http" not in page.replace("http-equiv", "")  # nothing is loaded from elsewhere
+    assert "{{" not in page
+
+
 def test_all_prints_a_summary(regard, two_labs):
     result = regard("lab", "--all", "--quick")
     assert result.code == 0
-    assert "2 of 2 claims hold" in result.out
+    assert "2 of 2 labs pass" in result.out
     labs = json.loads(regard("lab", "--all", "--json").out)["labs"]
     assert [lab["name"] for lab in labs] == two_labs
 
@@ -116,7 +144,7 @@ def test_all_fails_if_one_lab_fails(regard, monkeypatch):
     assert result.code == 1
     rows = [line.split()[:2] for line in result.out.splitlines()[-3:-1]]
     assert rows == [["copying", "FAIL"], ["other", "pass"]]
-    assert "1 of 2 claims hold" in result.out
+    assert "1 of 2 labs pass" in result.out
     # One line per lab without a terminal.
     assert result.err.splitlines() == ["[1/2] copying", "[2/2] other"]
     result = regard("lab", "--all", "--json")

@@ -43,7 +43,7 @@ def lab(
         Path | None,
         typer.Option(
             metavar="DIR",
-            help="Write NAME.png, NAME-dark.png and a report, labs.md.",
+            help="Write NAME.png, NAME-dark.png and a report, labs.html and labs.md.",
             show_default=False,
         ),
     ] = None,
@@ -156,9 +156,11 @@ def run_labs(
             print_result(lab, result)
             typer.echo("".join(f"written: {path}\n" for path in written))
     if plots:
-        from regard.labs.report import FILE_NAME, render_report
+        from regard.labs import report
 
-        files.write(plots / FILE_NAME, render_report(list(zip(labs, results, strict=True))))
+        pairs = list(zip(labs, results, strict=True))
+        files.write(plots / report.MARKDOWN_FILE, report.render_markdown(pairs))
+        files.write(plots / report.HTML_FILE, report.render_html(pairs))
     passed = all(result.passed for result in results)
     if as_json:
         print_json(documents[0] if len(labs) == 1 else {"labs": documents, "passed": passed})
@@ -196,11 +198,15 @@ def print_result(lab: "Lab", result: "Result") -> None:
     print_table(result.table.columns, result.table.rows)
     parameters = "".join(f"{name} = {value}, " for name, value in result.parameters.items())
     notes = "".join(f"\n{note}" for note in result.notes)
+    absent = "".join(f" --set {name}={value}" for name, value in lab.absent.items())
     print_text(f"{notes}\n{parameters}seed = {result.seed}", "dim")
-    for heading, checks in (("law", result.law), ("effect", result.effect)):
-        print_text(heading, "bold")
-        for check in checks:
-            print_text(check.message, passed=check.passed)
+    print_text(f"the effect is absent with{absent}", "dim")
+    print_text("law: what is measured equals what was derived", "bold")
+    for check in result.law:
+        print_text(check.message, passed=check.passed)
+    print_text("effect: what the claim says, at these parameters", "bold")
+    for check in result.effect:
+        print_text(check.message, passed=check.passed, words=("present", "ABSENT"))
     style = "green" if result.passed else "red"
     print_text(f"{lab.name}: {result.verdict} ({format_seconds(result.seconds)})", style)
 
@@ -333,8 +339,15 @@ def print_table(columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
     console.print(table)
 
 
-def print_text(text: str, style: str = "", passed: bool | None = None, indent: int = 0) -> None:
-    """Print text without markup; `passed` puts "pass" or "FAIL" in front."""
-    verdict = {None: Text(""), True: Text("pass  ", "green"), False: Text("FAIL  ", "bold red")}
+def print_text(
+    text: str,
+    style: str = "",
+    passed: bool | None = None,
+    indent: int = 0,
+    words: tuple[str, str] = ("pass", "FAIL"),
+) -> None:
+    """Print text without markup; `passed` puts one of the two words in front."""
+    yes, no = (f"{word}  " for word in words)
+    verdict = {None: Text(""), True: Text(yes, "green"), False: Text(no, "bold red")}
     lines = text.replace("\n", "\n" + " " * indent)
     out.print(verdict[passed] + Text(" " * indent + lines, style))

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from regard.diagrams.arrays import colour_limits, validate_weights
-from regard.diagrams.themes import THEMES, Theme
+from regard.diagrams.themes import THEMES, Theme, style_variables
 from regard.diagrams.tokens import Label, format_tokens
 
 DECIMALS = 4  # per weight: finer than a screen can show, and half the file size
@@ -45,7 +45,7 @@ def render_html(
     parts = {
         "title": escape(title or "Attention"),
         "scale": "attention weight" + ("" if (low, high) == (0, 1) else " (scaled to the data)"),
-        "themes": _style(THEMES["light"], THEMES["dark"]),
+        "themes": style_variables(),
         "data": _script_safe(data),
     }
     template = resources.files("regard.diagrams").joinpath("page.html").read_text("utf-8")
@@ -63,21 +63,6 @@ def _colours(theme: Theme, low: float) -> dict[str, object]:
         "accent": theme.accent,
         "negative": theme.negative,
     }
-
-
-def _style(light: Theme, dark: Theme) -> str:
-    return (
-        f":root {{ {_variables(light)} }}\n"
-        f"@media (prefers-color-scheme: dark) {{ :root {{ {_variables(dark)} }} }}"
-    )
-
-
-def _variables(theme: Theme) -> str:
-    return (
-        f"--background: {theme.background}; --text: {theme.text}; --dimmed: {theme.dimmed}; "
-        f"--accent: {theme.accent}; --secondary: {theme.text}b0; --surface: {theme.text}12; "
-        f"--border: {theme.text}30;"
-    )
 
 
 def _script_safe(data: object) -> str:

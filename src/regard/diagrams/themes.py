@@ -75,3 +75,17 @@ def get_theme(name: str) -> Theme:
     if name not in THEMES:
         raise UserError(f"unknown theme {name!r}: choose one of {', '.join(THEMES)}")
     return THEMES[name]
+
+
+def style_variables() -> str:
+    """The colours as CSS variables, light or dark as the reader's browser asks."""
+    light, dark = (_variables(THEMES[name]) for name in ("light", "dark"))
+    return f":root {{ {light} }}\n@media (prefers-color-scheme: dark) {{ :root {{ {dark} }} }}"
+
+
+def _variables(theme: Theme) -> str:
+    return (
+        f"--background: {theme.background}; --text: {theme.text}; --dimmed: {theme.dimmed}; "
+        f"--accent: {theme.accent}; --secondary: {theme.text}b0; --surface: {theme.text}12; "
+        f"--border: {theme.text}30;"
+    )

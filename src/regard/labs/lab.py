@@ -225,7 +225,7 @@ class Lab(ABC):
     derivation: ClassVar[str]
     exercise: ClassVar[Exercise]
     parameters: ClassVar[type[Parameters]] = Parameters
-    absent: ClassVar[dict[str, Value]]  # parameters at which the law holds without the effect
+    absent: ClassVar[dict[str, Value]] = {}  # parameters at which the law holds without the effect
     quick: ClassVar[dict[str, Value]] = {}  # parameters for --quick, in labs that train or time
 
     @abstractmethod
