@@ -183,7 +183,7 @@ def queries(means, a, b, beta):
         left.plot([], [], "o", ms=3.5, color=colours.dimmed, label="closed form")
         left.set(xlabel="output, along the line from $v_b$ to $v_a$", ylabel="fraction of draws")
         left.set_xticks([0, 0.5, 1], ["$v_b$", "midpoint", "$v_a$"])
-        add_legend(left, colours)
+        add_legend(left, colours, loc="upper right", bbox_to_anchor=(1.06, 1))
         for label, colour, errors in zip(labels, colours.series[:2], data["errors"], strict=True):
             right.plot(data["min_scores"], errors, ".", ms=5, color=colour, label=label)
         low, high = min(data["min_scores"]), max(data["min_scores"])
@@ -193,7 +193,8 @@ def queries(means, a, b, beta):
         right.plot(scores, bounds, color=colours.series[2], label="bound for two heads")
         right.axvline(critical, color=colours.dimmed, linestyle="--", label=r"$\ln(m - 1)$")
         right.set(
-            xlabel=r"smaller of $\beta\lambda_a$ and $\beta\lambda_b$",
+            xlabel=r"smaller of the scores, $\beta\lambda_a$ and $\beta\lambda_b$"
+            + r" (over $\sqrt{d}$)" * bool(result.parameters["scaled"]),
             ylabel=r"$|$output$\,- (v_a + v_b)/2\,|$",
             ylim=(0, None),
         )

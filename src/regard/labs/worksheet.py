@@ -66,7 +66,7 @@ def write_worksheet(lab: Lab, folder: Path) -> Path:
     path, background = worksheet_path(lab, folder), lab.exercise.background.strip()
     text = TEMPLATE.format(
         name=lab.name,
-        claim=textwrap.fill(lab.claim, 100),
+        claim=textwrap.fill(lab.claim, 100, break_on_hyphens=False),
         background=f"\n{background}\n" if background else "",
         file=path,
         starter=lab.exercise.starter.strip(),
