@@ -24,7 +24,7 @@ def test_unit_length_query_gives_a_sixth(lab):
 
 def test_scaled_score_is_detected(lab, monkeypatch):
     monkeypatch.setitem(SCORES, "dot", SCORES["scaled-dot"])
-    assert [check.passed for check in lab.run().checks] == [False, False, False]
+    assert [check.passed for check in lab.run().checks] == [False] * 4 + [True]
 
 
 def test_score_biased_to_one_key_is_detected(lab, monkeypatch):
@@ -37,10 +37,27 @@ def test_score_biased_to_one_key_is_detected(lab, monkeypatch):
     assert not lab.run().checks[0].passed
 
 
-def test_plot_of_the_smallest_number_of_keys(lab):
-    result = lab.run(keys=2, width=2, beta=0)
-    assert result.passed
+def test_unit_length_query_is_enough_for_two_keys(lab):
+    result = lab.run(keys=2, width=2)
+    assert result.law_holds
+    assert [check.passed for check in result.effect] == [True, False]
+    assert "the unit-length query averages as well" in result.effect[1].message
     assert result.figures["unit_alpha"] == pytest.approx(0.5)
+    lab.plot(result).canvas.draw()
+
+
+def test_short_query_does_not_average(lab):
+    result = lab.run(beta=1)
+    assert result.law_holds
+    assert [check.passed for check in result.effect] == [False, True]
+
+
+@pytest.mark.parametrize(("beta", "present"), [(12, False), (12 * 8, True)])
+def test_scaled_scores_need_a_query_sqrt_d_times_as_long(lab, beta, present):
+    result = lab.run(beta=beta, width=64, scaled=True)
+    assert result.law_holds
+    assert result.effect_is_present is present
+    assert result.figures["alpha"] == pytest.approx(lab.run(beta=beta / 8).figures["alpha"])
     lab.plot(result).canvas.draw()
 
 
@@ -63,3 +80,11 @@ def test_equivalent_answer_passes(lab):
     """A constant added to every score leaves the softmax unchanged."""
     checks = lab.exercise.grade(lambda keys, a, b, beta: query(keys, a, b, beta) + keys.sum(0))
     assert all(check.passed for check in checks)
+
+
+def test_answer_for_scaled_scores_is_explained(lab):
+    def with_root(keys, a, b, beta):
+        return query(keys, a, b, beta) * math.sqrt(keys.shape[1])
+
+    failed = [check for check in lab.exercise.grade(with_root) if not check.passed]
+    assert "query is sqrt(d) times too large" in failed[0].message

@@ -5,6 +5,7 @@ import torch
 
 from regard import UserError
 from regard.attention import SCORES
+from regard.labs import single_query
 from regard.labs.copying import query
 
 
@@ -19,8 +20,51 @@ def test_closed_form(lab, beta):
 def test_scaled_score_is_detected(lab, monkeypatch):
     monkeypatch.setitem(SCORES, "dot", SCORES["scaled-dot"])
     result = lab.run()
-    assert not result.passed
-    assert not result.checks[0].passed
+    assert [check.passed for check in result.checks] == [False, False, False]
+
+
+def test_unscaled_score_is_detected_where_it_should_be_scaled(lab, monkeypatch):
+    monkeypatch.setitem(SCORES, "scaled-dot", SCORES["dot"])
+    assert not lab.run(scaled=True).law_holds
+
+
+@pytest.mark.parametrize(("beta", "present"), [(12, False), (12 * 8, True)])
+def test_scaled_scores_need_a_query_sqrt_d_times_as_long(lab, beta, present):
+    result = lab.run(beta=beta, width=64, scaled=True)
+    assert result.law_holds
+    assert result.effect_is_present is present
+    same = lab.run(beta=beta / 8, width=64)
+    assert result.figures["alphas"] == pytest.approx(same.figures["alphas"])
+
+
+def test_nothing_is_copied_at_beta_0(lab):
+    result = lab.run(beta=0)
+    assert result.law_holds
+    assert not result.effect_is_present
+    assert "v_j has only 10% of the weight" in result.effect[0].message
+
+
+def test_output_beyond_its_bound_is_detected(lab, monkeypatch):
+    attend = single_query.attend
+
+    def away_from_the_values(scores, values):
+        output, weights = attend(scores, values)
+        return 3 * output, weights
+
+    monkeypatch.setattr(single_query, "attend", away_from_the_values)
+    assert [check.passed for check in lab.run().checks] == [True, False, False]
+
+
+def test_nan_is_detected_at_any_beta(lab, monkeypatch):
+    attend, calls = single_query.attend, []
+
+    def nan_once(scores, values):
+        calls.append(scores)
+        output, weights = attend(scores, values)
+        return (output, weights) if len(calls) != 7 else (output * torch.nan, weights * torch.nan)
+
+    monkeypatch.setattr(single_query, "attend", nan_once)
+    assert [check.passed for check in lab.run().law] == [False, False]
 
 
 def test_more_keys_than_dimensions(lab):
@@ -42,3 +86,16 @@ def test_wrong_answers_fail_with_an_explanation(lab, wrong):
     assert failed
     assert "orthonormal keys of dimension" in failed[0].message
     assert "dot product" in failed[0].message or "e^beta" in failed[0].message
+
+
+@pytest.mark.parametrize(
+    ("factor", "explanation"),
+    [(1, "query is sqrt(d) times too large"), (-1, "query lacks a factor sqrt(d)")],
+)
+def test_answer_for_scaled_scores_is_explained(lab, factor, explanation):
+    def with_root(keys, j, beta):
+        return query(keys, j, beta) * keys.shape[1] ** (factor / 2) + keys.sum(0)
+
+    failed = [check for check in lab.exercise.grade(with_root) if not check.passed]
+    assert explanation in failed[0].message
+    assert "here scores are q . k, not q . k / sqrt(d)" in failed[0].message

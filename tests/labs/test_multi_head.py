@@ -7,13 +7,14 @@ import pytest
 import torch
 
 from regard.attention import SCORES, heads
+from regard.labs import noisy_heads
 from regard.labs.averaging import query
 from regard.labs.noisy_heads import average_heads, queries
 from regard.labs.single_query import dot_product_attention
 
 
 def failed(result):
-    return [i for i, check in enumerate(result.checks) if not check.passed]
+    return [i for i, check in enumerate(result.law) if not check.passed]
 
 
 def test_mean_of_heads_is_the_mean_of_lookups():
@@ -21,10 +22,22 @@ def test_mean_of_heads_is_the_mean_of_lookups():
     keys = torch.randn(3, 5, 7, dtype=torch.float64, generator=generator)
     values = torch.randn(5, 7, dtype=torch.float64, generator=generator)
     head_queries = torch.randn(2, 7, dtype=torch.float64, generator=generator)
-    output = average_heads(head_queries, keys, values)
+    output = average_heads(head_queries[None], keys, values)
     assert torch.allclose(
         output, sum(dot_product_attention(q, keys, values)[0] for q in head_queries) / 2
     )
+
+
+@pytest.mark.parametrize("scaled", [False, True])
+def test_mean_of_heads_whose_queries_differ_by_draw(scaled):
+    generator = torch.Generator().manual_seed(0)
+    keys = torch.randn(3, 5, 7, dtype=torch.float64, generator=generator)
+    values = torch.randn(5, 7, dtype=torch.float64, generator=generator)
+    head_queries = torch.randn(3, 2, 7, dtype=torch.float64, generator=generator)
+    output = average_heads(head_queries, keys, values, scaled)
+    for draw in range(3):
+        lookups = [dot_product_attention(q, keys[draw], values, scaled) for q in head_queries[draw]]
+        assert torch.allclose(output[draw], sum(a for a, _ in lookups) / 2)
 
 
 def test_two_heads_have_lower_variance(lab):
@@ -40,8 +53,11 @@ def test_failure_rate(lab, margin):
     critical = (math.log(6) + margin) / 8
     either = 1 - (1 - NormalDist(1, 0.4).cdf(critical)) ** 2
     stretched = NormalDist(1, math.sqrt(0.5)).cdf(critical)
-    assert figures["failure_probabilities"] == pytest.approx([either, 0, stretched], abs=1e-5)
-    assert figures["failure_rates"] == pytest.approx([either, 0, stretched], abs=0.03)
+    root = math.sqrt(critical)  # of lambda^2, if the queries are made from the noisy keys
+    inside = NormalDist(1, 0.4).cdf(root) - NormalDist(1, 0.4).cdf(-root)
+    expected = [either, 0, stretched, 1 - (1 - inside) ** 2]
+    assert figures["failure_probabilities"] == pytest.approx(expected, abs=1e-5)
+    assert figures["failure_rates"] == pytest.approx(expected, abs=0.03)
 
 
 def test_heads_that_share_a_query_are_detected(lab, monkeypatch):
@@ -49,7 +65,7 @@ def test_heads_that_share_a_query_are_detected(lab, monkeypatch):
     monkeypatch.setattr(
         heads, "fold_groups", lambda x, groups: fold_groups(x[:, :1].expand_as(x), groups)
     )
-    assert failed(lab.run()) == [0, 1, 2, 3]
+    assert failed(lab.run()) == [0, 1, 2, 3, 4, 5, 6, 7]
 
 
 def test_heads_that_attend_to_both_keys_are_detected(lab, monkeypatch):
@@ -59,16 +75,59 @@ def test_heads_that_attend_to_both_keys_are_detected(lab, monkeypatch):
         "fold_groups",
         lambda x, groups: fold_groups(x.sum(1, keepdim=True).expand_as(x), groups),
     )
-    assert failed(lab.run()) == [0, 1, 2, 3]
+    assert failed(lab.run()) == [0, 1, 2, 3, 4, 5, 6, 7]
 
 
 def test_scaled_score_is_detected(lab, monkeypatch):
     monkeypatch.setitem(SCORES, "dot", SCORES["scaled-dot"])
-    assert {0, 1, 2, 3} <= set(failed(lab.run()))
+    assert {0, 1, 2, 3, 4, 6} <= set(failed(lab.run()))
 
 
-def test_no_draw_needs_to_meet_the_condition(lab):
-    assert lab.run(beta=1, sigma=0.01, margin=10, draws=1000).passed
+def test_unscaled_score_is_detected_where_it_should_be_scaled(lab, monkeypatch):
+    monkeypatch.setattr(
+        noisy_heads, "make_score", lambda width, scaled: SCORES["dot"](width, width)
+    )
+    assert lab.run(beta=38).law_holds
+    assert {0, 2, 4, 6} <= set(failed(lab.run(beta=38, scaled=True)))
+
+
+def test_scaled_scores_need_queries_sqrt_d_times_as_long(lab):
+    short, long = lab.run(keys=9, scaled=True), lab.run(keys=9, scaled=True, beta=36)
+    assert short.law_holds
+    assert not short.effect_is_present
+    assert long.passed
+    same = lab.run(keys=9, beta=12)
+    assert long.figures["failure_rates"] == same.figures["failure_rates"]
+
+
+def test_bound_over_no_draw_never_passes(lab):
+    result = lab.run(beta=1)
+    assert result.law_holds
+    assert not any(check.passed for check in result.effect)
+    assert "There is no case to measure" in result.effect[3].message
+
+
+def test_two_heads_that_fail_in_a_third_of_the_draws(lab):
+    result = lab.run(sigma=1, beta=50)
+    assert result.law_holds
+    assert [check.passed for check in result.effect] == [True, False, False, True]
+    assert result.effect[2].measured == pytest.approx(0.34, abs=0.01)
+
+
+def test_one_head_that_does_not_swing_leaves_nothing_to_improve(lab):
+    result = lab.run(sigma=0.01)
+    assert result.law_holds
+    assert [check.passed for check in result.effect] == [False, True, True, True]
+
+
+def test_nan_in_one_draw_is_detected(lab, monkeypatch):
+    def nan_in_the_last_draw(*args):
+        output = average_heads(*args)
+        output[-1] = torch.nan
+        return output
+
+    monkeypatch.setattr(noisy_heads, "average_heads", nan_in_the_last_draw)
+    assert failed(lab.run(draws=1000)) == [0, 1, 2, 3, 4, 5, 6, 7]
 
 
 def both_keys(means, a, b, beta):
@@ -101,3 +160,11 @@ def test_wrong_answers_fail_with_an_explanation(lab, wrong):
 )
 def test_equivalent_answers_pass(lab, right):
     assert all(check.passed for check in lab.exercise.grade(right))
+
+
+def test_answer_for_scaled_scores_is_explained(lab):
+    def too_short(means, a, b, beta):
+        return queries(means, a, b, beta) / math.sqrt(means.shape[1])
+
+    checks = [check for check in lab.exercise.grade(too_short) if not check.passed]
+    assert "query lacks a factor sqrt(d)" in checks[0].message

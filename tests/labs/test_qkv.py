@@ -5,12 +5,15 @@ import torch
 
 from regard import UserError
 from regard.attention import NORMALISERS, SCORES
+from regard.attention.normalise import argmax, softmax
+from regard.labs import qkv
 from regard.labs.qkv import attention
+from regard.labs.qkv_by_hand import softmax_jacobian, softmax_weights
 from regard.linear import LinearBackend
 
 
 def failed(result):
-    return [i for i, check in enumerate(result.checks) if not check.passed]
+    return [i for i, check in enumerate(result.law) if not check.passed]
 
 
 def test_worked_example(lab):
@@ -29,7 +32,11 @@ def test_other_queries(lab, query, scores):
 
 
 def test_softmax_mixes_at_high_temperature(lab):
-    figures = lab.run(temperature=400).figures
+    result = lab.run(temperature=400)
+    assert result.law_holds
+    assert not result.effect_is_present
+    assert "takes only 61.34% of the weight" in result.effect[0].message
+    figures = result.figures
     weights = torch.tensor([1054.0, 852.0, -396.0]).div(400).softmax(0)
     assert figures["softmax_weights"] == pytest.approx(weights.tolist())
     assert figures["output"] == [23, 46]
@@ -61,7 +68,53 @@ def by_rows(weight):
 def test_other_normaliser_is_detected(lab, monkeypatch, other):
     replaced = {"none": "argmax", "sparsemax": "softmax"}[other]
     monkeypatch.setitem(NORMALISERS, replaced, NORMALISERS[other])
-    assert failed(lab.run()) == [{"none": 1, "sparsemax": 2}[other]]
+    assert failed(lab.run()) == {"none": [1, 3], "sparsemax": [2]}[other]
+
+
+def hard(scores):
+    """Argmax without a gradient."""
+    return argmax(scores).detach()
+
+
+def soft_forward(scores):
+    """The right gradient, but softmax's weights."""
+    return softmax(scores)
+
+
+def too_steep(scores):
+    """One-hot weights, with the gradient of softmax(2 e)."""
+    soft = softmax(2 * scores)
+    return argmax(scores).detach() + (soft - soft.detach())
+
+
+@pytest.mark.parametrize(("wrong", "checks"), [(hard, [3]), (soft_forward, [1]), (too_steep, [3])])
+def test_straight_through_gradient_is_judged(lab, monkeypatch, wrong, checks):
+    monkeypatch.setitem(NORMALISERS, "argmax", wrong)
+    assert failed(lab.run()) == checks
+
+
+def test_gradient_by_hand_equals_finite_differences():
+    scores, step = [3.0, 1.0, -2.0], 1e-6
+    jacobian = softmax_jacobian(scores, 2.0)
+    for j in range(3):
+        shifted = [
+            softmax_weights([s + sign * step * (i == j) for i, s in enumerate(scores)], 2.0)
+            for sign in (2, -2)  # per unit of e / T
+        ]
+        slopes = [(high - low) / (2 * step) for high, low in zip(*shifted, strict=True)]
+        assert [row[j] for row in jacobian] == pytest.approx(slopes, abs=1e-8)
+
+
+def test_nan_at_one_temperature_is_detected(lab, monkeypatch):
+    run_layer, calls = qkv.run_layer, []
+
+    def nan_once(layer):
+        calls.append(layer)
+        scores, weights, output = run_layer(layer)
+        return scores, weights, output * torch.nan if len(calls) == 9 else output
+
+    monkeypatch.setattr(qkv, "run_layer", nan_once)
+    assert failed(lab.run()) == [2]
 
 
 @pytest.mark.parametrize(

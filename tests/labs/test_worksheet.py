@@ -28,6 +28,7 @@ from regard.labs.worksheet import (
     check_answer,
     describe_type,
     grade_answer,
+    has_nan,
     read_answer,
     write_worksheet,
 )
@@ -106,6 +107,56 @@ def test_errors_raised_by_grade():
     assert (len(checks), remark) == (1, "expected a number")
     checks, remark = grade_answer(exercise, local_function(exercise, lambda x: x / 3))
     assert remark == "the result of <lambda>(x = 3) cannot be graded: a bug"
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        *(math.nan, complex(1, math.nan), [1, (2, math.nan)], {"a": math.nan}),
+        torch.tensor([[1.0, math.nan]]),
+        [torch.zeros(2), torch.tensor(math.nan)],
+    ],
+)
+def test_nan_is_found_anywhere(value):
+    assert has_nan(value)
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        *(None, 1, True, "nan", math.inf, [], {"nan": 1.0}, Unsupported("nan")),
+        torch.tensor([True]),
+        torch.tensor([1, 2]),
+        torch.tensor([math.inf, 1.0]),
+    ],
+)
+def test_no_nan_is_found_where_there_is_none(value):
+    assert not has_nan(value)
+
+
+def test_nan_is_rejected_even_if_no_check_looks_at_it():
+    def grade(answer):
+        yield Check(
+            "the largest", max(answer(3)), "=", 3.0
+        )  # max drops a NaN that is not the first
+
+    exercise = Exercise("", lambda n: [float(n), 1.0], grade)
+    checks, remark = grade_answer(
+        exercise, local_function(exercise, lambda n: [float(n), math.nan])
+    )
+    assert checks == []
+    assert remark.startswith(
+        "<lambda>(n = 3) returned NaN: a list of 2 (a number, nan); expected a"
+    )
+
+
+def test_nan_is_accepted_where_the_solution_has_one():
+    def grade(answer):
+        yield Check("finite", float(answer(3).nansum()), "=", 3.0)
+
+    exercise = Exercise("", lambda n: torch.tensor([n, math.nan]), grade)
+    answer = local_function(exercise, exercise.solution)
+    assert grade_answer(exercise, answer) == ([Check("finite", 3.0, "=", 3.0)], "")
 
 
 def test_wrong_shape_is_given_as_the_reason_for_a_failure():
@@ -238,7 +289,8 @@ def test_types_in_words():
     assert describe_type(torch.ones(2, 3)) == "a tensor [2, 3]"
     assert describe_type(torch.ones(2, dtype=torch.bool)) == "a tensor [2] of booleans"
     assert describe_type(torch.ones(2, dtype=torch.int32)) == "a tensor [2] of integers"
-    assert describe_type(torch.tensor([math.nan])) == "a tensor [1] with NaN or infinity"
+    assert describe_type(torch.tensor([math.nan])) == "a tensor [1] with NaN"
+    assert describe_type(torch.tensor([math.inf])) == "a tensor [1] with infinity"
     assert describe_type((1, 2.0, "a")) == "a tuple of 3 (a number, a string)"
     assert describe_type(math.nan) == "nan"
 

@@ -8,6 +8,7 @@ LATENT = "tests/attention/test_latent.py"
 NORMALISE = "tests/attention/test_normalise.py"
 POSITIONS = "tests/attention/test_positions.py"
 SCORES = "tests/attention/test_scores.py"
+QKV = "tests/labs/test_qkv.py"
 INVARIANTS = "tests/models/test_invariants.py"
 DECODER_STATE = "tests/models/test_decoder_state.py"
 ABLATE = "tests/models/test_ablate.py"
@@ -72,10 +73,6 @@ BREAKS: list[Break] = [
         NORMALISE,
         breaks={
             "normalise: softmax over queries": (".softmax(-1)", ".softmax(-2)"),
-            "normalise: the straight-through gradient is removed": (
-                "return hard + (soft - soft.detach())",
-                "return hard",
-            ),
             "normalise: softmax takes NaN for a masked score": (
                 'all_masked = (scores == float("-inf")).all(-1, keepdim=True)\n    # A row',
                 'all_masked = (~(scores > float("-inf"))).all(-1, keepdim=True)\n    # A row',
@@ -83,6 +80,20 @@ BREAKS: list[Break] = [
             "normalise: sparsemax keeps one score too few": (
                 "support = (1 + rank * ordered > cumulative)",
                 "support = (1 + rank * ordered > cumulative + 0.1)",
+            ),
+        },
+    ),
+    *in_file(
+        "attention/normalise.py",
+        QKV,
+        breaks={
+            "normalise: the straight-through gradient is removed": (
+                "return hard + (soft - soft.detach())",
+                "return hard",
+            ),
+            "normalise: the straight-through gradient has the other sign": (
+                "return hard + (soft - soft.detach())",
+                "return hard - (soft - soft.detach())",
             ),
         },
     ),

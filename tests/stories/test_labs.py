@@ -162,8 +162,8 @@ def test_quick_and_parameters_of_one_lab(regard, monkeypatch):
     monkeypatch.setattr("regard.labs.LABS", {"copying": LABS["copying"], "long": Long()})
     args = ["lab", "--all", "--quick", "--set", "width=31", "--set", "long.beta=6", "--json"]
     first, second = json.loads(regard(*args).out)["labs"]
-    assert first["parameters"] == {"beta": 12, "keys": 10, "width": 31}
-    assert second["parameters"] == {"beta": 6, "keys": 3, "width": 31}
+    assert first["parameters"] == {"beta": 12, "keys": 10, "width": 31, "scaled": False}
+    assert second["parameters"] == {"beta": 6, "keys": 3, "width": 31, "scaled": False}
 
 
 @pytest.mark.parametrize("name", LABS)
@@ -189,7 +189,7 @@ def test_parameter_ranges_in_words(regard, monkeypatch):
     )()
     monkeypatch.setattr("regard.labs.LABS", {"copying": LABS["copying"], "other": other})
     text = " ".join(regard("lab", "--parameters").out.split())
-    assert "beta 12 from 0 to 50 Scale of the query" in text
+    assert "beta 12 from 0 to 400 Scale of the query" in text
     assert "scale 2 above 1 to 1000000 A scale. mode slow fast, slow A mode." in text
 
 
@@ -197,8 +197,8 @@ MISTAKES = {
     "unknown lab": (["copyng"], 'there is no lab "copyng". Did you mean "copying"? Labs: copying'),
     "unknown parameter": (["copying", "--set", "bta=1"], 'bta: unknown key. Did you mean "beta"?'),
     "out of range": (
-        ["copying", "--set", "beta=99"],
-        "beta: got 99; it should be less than or equal to 50",
+        ["copying", "--set", "beta=999"],
+        "beta: got 999; it should be less than or equal to 400",
     ),
     "no value": (["copying", "--set", "beta"], '"beta" is not a setting: write key=value'),
     "parameter of another lab": (

@@ -15,6 +15,7 @@ from regard.labs.lab import Check, Exercise, Findings, Lab, Parameters, Result, 
 from regard.labs.multi_head import TwoHeads
 from regard.labs.noisy_keys import NoisyKeys
 from regard.labs.nope import Nope
+from regard.labs.polynomial import Polynomial
 from regard.labs.qkv import Qkv
 from regard.labs.receptive_field import ReceptiveField
 from regard.labs.rotary import Rotary
@@ -29,6 +30,7 @@ LABS: dict[str, Lab] = {
         NoisyKeys(),
         TwoHeads(),
         Qkv(),
+        Polynomial(),
         Equivariance(),
         Causality(),
         Sinusoids(),

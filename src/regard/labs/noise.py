@@ -9,8 +9,7 @@ from jaxtyping import Float
 from pydantic import Field
 from torch import Generator, Tensor
 
-from regard.labs.lab import Parameters
-from regard.labs.single_query import orthonormal_keys, sample_two
+from regard.labs.single_query import ScoreParameters, orthonormal_keys, sample_two
 
 FAILURE_PROBABILITY = 1e-6  # of a check, by sampling error alone
 MAX_DEVIATIONS = (
@@ -62,7 +61,7 @@ class Setup(NamedTuple):
         return cls(means, values, *sample_two(count, generator))
 
 
-class NoiseParameters(Parameters):
+class NoiseParameters(ScoreParameters):
     beta: float = Field(12.0, ge=1, le=50)
     """Scale of the query: its dot product with the mean of each key it targets."""
     keys: int = Field(10, ge=3, le=32)
@@ -75,12 +74,23 @@ class NoiseParameters(Parameters):
     """Number of draws of the keys."""
 
     @property
+    def mean_score(self) -> float:
+        """The score of the mean of a targeted key: beta, or beta / sqrt(d) if scores are scaled."""
+        return self.beta * self.score_scale(self.keys)
+
+    @property
     def noises(self) -> tuple[Noise, Noise, Noise]:
         return (
             Noise("every key scaled", self.sigma, self.sigma, 0),
             Noise("every key Gaussian", 0, 0, self.eps),
             Noise("key a stretched", math.sqrt(0.5), 0, self.eps),
         )
+
+    @property
+    def case_names(self) -> tuple[str, ...]:
+        """Each noise with a query from the means of the keys, then the first with one from the keys."""
+        names = [noise.name for noise in self.noises]
+        return *names, f"{names[0]}, query from the noisy keys"
 
 
 def bernstein_bound(variance: float, bound: float, draws: int) -> float:

@@ -4,12 +4,11 @@ from dataclasses import dataclass
 
 import torch
 from jaxtyping import Float
-from torch import Generator, Tensor
+from torch import Tensor
 
-from regard.attention import SCORES, MultiHead
-from regard.labs.averaging import query
-from regard.labs.noise import MAX_DEVIATIONS, Noise, NoiseParameters, Setup
-from regard.labs.single_query import closed_form_output
+from regard.attention import MultiHead
+from regard.labs.noise import MAX_DEVIATIONS, NoiseParameters, Setup
+from regard.labs.single_query import closed_form_output, make_score
 
 BINS = torch.linspace(-0.25, 1.25, 32, dtype=torch.float64)  # from v_b at 0 to v_a at 1
 
@@ -23,24 +22,26 @@ def queries(
 
 @torch.no_grad()
 def average_heads(
-    queries: Float[Tensor, "heads width"],
+    queries: Float[Tensor, "#draw heads width"],
     keys: Float[Tensor, "draw key width"],
     values: Float[Tensor, "key width"],
+    scaled: bool = False,
 ) -> Float[Tensor, "draw width"]:
     """(a_1 + .. + a_h) / h, where a_i is the attention output for query i.
 
-    Computed by one multi-query layer: W_q maps the token (1, 0, ..) to the queries, W_o is [I/h .. I/h].
+    Computed by one multi-query layer: the token is the queries in a row, W_q = I, and W_o = [I/h .. I/h].
     """
-    (heads, width), (draws, count) = queries.shape, keys.shape[:2]
-    layer = MultiHead(width, heads, width, SCORES["dot"](width, width), kv_heads=1).double()
-    layer.query.weight.zero_()[:, 0] = queries.flatten()
-    layer.output.weight.copy_(torch.eye(width, dtype=torch.float64).repeat(1, heads) / heads)
-    token = torch.eye(1, width, dtype=torch.float64).expand(draws, 1, width)
+    (heads, width), (draws, count) = queries.shape[1:], keys.shape[:2]
+    score = make_score(width, scaled)
+    layer = MultiHead(heads * width, heads, width, score, kv_heads=1).double()
+    identity = torch.eye(width, dtype=torch.float64)
+    layer.query.weight.copy_(torch.eye(heads * width))
+    layer.output.weight.zero_()[:width] = identity.repeat(1, heads) / heads
+    token = queries.flatten(1).expand(draws, -1)[:, None]
     position_ids = torch.zeros(draws, count, dtype=torch.long)
     shared_values = values.expand(draws, 1, count, width)
-    return layer(token, keys[:, None], shared_values, None, position_ids[:, :1], position_ids)[0][
-        :, 0
-    ]
+    output, _ = layer(token, keys[:, None], shared_values, None, position_ids[:, :1], position_ids)
+    return output[:, 0, :width]
 
 
 @dataclass(frozen=True)
@@ -79,21 +80,28 @@ class HeadOutputs:
 
 
 def measure_outputs(
-    noise: Noise, params: NoiseParameters, setup: Setup, generator: Generator
+    keys: Float[Tensor, "draw key width"],
+    params: NoiseParameters,
+    setup: Setup,
+    from_keys: bool = False,
 ) -> HeadOutputs:
-    """Outputs of the library's layer over sampled keys."""
+    """Outputs of the library's layer, with queries from the means of the keys or from the keys themselves."""
     means, values, a, b = setup
-    keys = noise.sample_keys(means, a, params.draws, generator)
+    targets = keys[:, [a, b]]
+    head_queries = params.beta * targets if from_keys else queries(means, a, b, params.beta)[None]
     return HeadOutputs(
-        params.beta * (keys * means).sum(-1)[:, [a, b]],
-        average_heads(query(means, a, b, params.beta)[None], keys, values),
-        average_heads(queries(means, a, b, params.beta), keys, values),
+        params.score_scale(params.keys) * (head_queries * targets).sum(-1),
+        average_heads(head_queries.sum(1, keepdim=True), keys, values, params.scaled),
+        average_heads(head_queries, keys, values, params.scaled),
         torch.full((params.draws,), 1 / params.draws, dtype=torch.float64),
     )
 
 
-def closed_form_outputs(params: NoiseParameters, setup: Setup) -> HeadOutputs:
-    """Outputs in closed form, over a grid of lambda_a and lambda_b, for the noise that scales every key."""
+def closed_form_outputs(params: NoiseParameters, setup: Setup, power: int = 1) -> HeadOutputs:
+    """Outputs in closed form, over a grid of lambda_a and lambda_b, for the noise that scales every key.
+
+    The scores are beta lambda^power: power 2 for queries from the noisy keys.
+    """
     _, values, a, b = setup
     counts = 397, 401  # different, so that lambda_a - lambda_b takes many values
     grids = [
@@ -101,7 +109,7 @@ def closed_form_outputs(params: NoiseParameters, setup: Setup) -> HeadOutputs:
     ]
     z = torch.cartesian_prod(*grids)
     z = z[z.norm(dim=1) <= MAX_DEVIATIONS]
-    scores = params.beta * (1 + params.sigma * z)
+    scores = params.mean_score * (1 + params.sigma * z) ** power
     one_head = closed_form_output(scores, values, [a, b])
     two_heads = closed_form_two_heads(scores, values, a, b)
     return HeadOutputs(scores, one_head, two_heads, (-z.square().sum(1) / 2).softmax(0))

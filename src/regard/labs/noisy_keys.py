@@ -2,7 +2,9 @@
 
 import math
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from itertools import pairwise
+from typing import ClassVar
 
 import torch
 from jaxtyping import Float
@@ -11,18 +13,20 @@ from torch import Generator, Tensor
 
 from regard.diagrams.themes import Theme
 from regard.labs.averaging import query
-from regard.labs.lab import Check, Exercise, Findings, Lab, Result, ResultTable
-from regard.labs.noise import MAX_DEVIATIONS, NoiseParameters, Setup, bernstein_bound
+from regard.labs.lab import Check, Exercise, Findings, Lab, Result, ResultTable, Value
+from regard.labs.noise import NoiseParameters, Setup, bernstein_bound
 from regard.labs.plotting import add_legend, add_subplots
+from regard.labs.score_difference import ONE_SIDED, ScoreDifference
 from regard.labs.single_query import (
     ROUNDING,
     closed_form_output,
     dot_product_attention,
+    explain_scaling,
     orthonormal_keys,
 )
 
 BINS = torch.linspace(0, 1, 12, dtype=torch.float64)  # an odd number of bins: one is centred at 1/2
-ONE_SIDED = 0.9  # weight ratio from which one key dominates
+MOST = 0.5  # fraction of draws from which the output counts as swinging
 COLUMNS = (
     "noise",
     "tau",
@@ -30,6 +34,12 @@ COLUMNS = (
     "closed form",
     "fraction over 90 %",
     "its closed form",
+)
+PANEL_TITLES = (
+    "every key scaled\n" r"$k_i = \lambda_i \mu_i$",
+    "every key Gaussian\n" r"$C_i = \epsilon I$",
+    "key a stretched\n" r"$C_a = \epsilon I + \frac{1}{2} \mu_a \mu_a^T$",
+    "every key scaled\n" r"$q = \beta\,(k_a + k_b)$",
 )
 
 
@@ -42,23 +52,46 @@ def deviation(
     return math.sqrt(query @ (covariance_a + covariance_b) @ query)
 
 
-def swing(tau: float, draws: int) -> tuple[float, float]:
-    """(E[s], tolerance of its sample mean) for s = (sigmoid(z) - 1/2)^2, z normal(0, tau)"""
-    grid = torch.linspace(-MAX_DEVIATIONS, MAX_DEVIATIONS, 4001, dtype=torch.float64)
-    probabilities = (-(grid**2) / 2).softmax(0)
-    s = (torch.sigmoid(tau * grid) - 0.5) ** 2
-    mean = probabilities @ s
-    return float(mean), bernstein_bound(
-        float(probabilities @ (s - mean) ** 2), float(s.max()), draws
-    )
+@dataclass(frozen=True)
+class Case:
+    """One kind of noise and of query: how the head splits its weight, measured and expected."""
 
+    name: str
+    ratios: Float[Tensor, " draw"]  # alpha_a / (alpha_a + alpha_b) = sigmoid(z)
+    z: ScoreDifference
 
-def one_sided(tau: float) -> float:
-    """P(sigmoid(z) is outside [0.1, 0.9]) for z normal(0, tau)"""
-    return math.erfc(math.log(ONE_SIDED / (1 - ONE_SIDED)) / tau / math.sqrt(2))
+    @property
+    def swing(self) -> Check:
+        """The mean of (ratio - 1/2)^2 against its expectation."""
+        name = f"mean squared deviation of that ratio from 1/2 ({self.name})"
+        measured = float(((self.ratios - 0.5) ** 2).mean())
+        return Check(name, measured, "=", *self.z.swing(len(self.ratios)))
+
+    @property
+    def one_sided(self) -> Check:
+        """The fraction of ratios outside [0.1, 0.9] against its probability."""
+        expected = self.z.one_sided()
+        tolerance = bernstein_bound(expected * (1 - expected), 1, len(self.ratios))
+        return Check(self._one_sided_name, self._one_sided, "=", expected, tolerance)
+
+    @property
+    def swings(self) -> Check:
+        """Is the ratio outside [0.1, 0.9] in most draws?"""
+        why = "The scores differ too little: the output stays near the average."
+        return Check(self._one_sided_name, self._one_sided, ">=", MOST, hint=why)
+
+    @property
+    def _one_sided_name(self) -> str:
+        return f"fraction of draws in which one of the two gets over {ONE_SIDED:.0%} ({self.name})"
+
+    @property
+    def _one_sided(self) -> float:
+        outside = (self.ratios - 0.5).abs() > ONE_SIDED - 0.5
+        return float((outside + 0 * self.ratios).mean())  # NaN stays NaN, although NaN > x is false
 
 
 def check_closed_forms(
+    formula: str,
     setup: Setup,
     scores: Float[Tensor, "draw 2"],
     outputs: Float[Tensor, "draw dim"],
@@ -66,39 +99,19 @@ def check_closed_forms(
 ) -> Iterator[Check]:
     """The ratio and the output against their closed forms, for keys that are multiples of their means."""
     _, values, a, b = setup
-    yield Check(
-        "largest difference of alpha_a / (alpha_a + alpha_b) from "
-        "sigmoid(beta (lambda_a - lambda_b))",
-        float((ratios - torch.sigmoid(scores[:, 0] - scores[:, 1])).abs().max()),
-        "<=",
-        0,
-        ROUNDING,
-    )
-    yield Check(
-        "largest distance of a from alpha_a v_a + alpha_b v_b + equal weights on the others",
-        float((outputs - closed_form_output(scores, values, [a, b])).norm(dim=1).max()),
-        "<=",
-        0,
-        ROUNDING,
-    )
-
-
-def check_swing(noise: str, ratios: Float[Tensor, " draw"], tau: float) -> Check:
-    """The mean of (ratio - 1/2)^2 against its expectation."""
-    name = f"mean squared deviation of that ratio from 1/2 ({noise})"
-    return Check(name, float(((ratios - 0.5) ** 2).mean()), "=", *swing(tau, len(ratios)))
-
-
-def check_one_sided(noise: str, ratios: Float[Tensor, " draw"], tau: float) -> Check:
-    """The fraction of ratios outside [0.1, 0.9] against its probability."""
-    fraction = float(((ratios - 0.5).abs() > ONE_SIDED - 0.5).double().mean())
-    expected = one_sided(tau)
-    return Check(
-        f"fraction of draws in which one of the two gets over {ONE_SIDED:.0%} ({noise})",
-        fraction,
+    yield Check.worst(
+        f"largest difference of alpha_a / (alpha_a + alpha_b) from sigmoid({formula})",
+        (ratios - torch.sigmoid(scores[:, 0] - scores[:, 1])).tolist(),
         "=",
-        expected,
-        bernstein_bound(expected * (1 - expected), 1, len(ratios)),
+        0,
+        ROUNDING,
+    )
+    yield Check.worst(
+        f"largest distance of a from its closed form, given {formula}",
+        (outputs - closed_form_output(scores, values, [a, b])).norm(dim=1).tolist(),
+        "<=",
+        0,
+        ROUNDING,
     )
 
 
@@ -121,13 +134,18 @@ def grade(answer: Callable[..., float]) -> Iterator[Check]:
             arbitrary @ arbitrary.mT,
         ),
     ):
+        given, expected = (
+            float(function(q.clone(), *(c.clone() for c in covariances)))
+            for function in (answer, deviation)
+        )
         yield Check(
             f"standard deviation of q . (k_a - k_b) ({case})",
-            float(answer(q.clone(), *(c.clone() for c in covariances))),
+            given,
             "=",
-            deviation(q, *covariances),
+            expected,
             1e-6,
-            hint="q . k has the variance q^T C q, variances of independent variables add, and the "
+            hint=explain_scaling(given, expected, len(q))
+            or "q . k has the variance q^T C q, variances of independent variables add, and the "
             "standard deviation is the square root of the variance.",
         )
 
@@ -137,8 +155,8 @@ class NoisyKeys(Lab):
 
     name = "noisy-keys"
     claim = (
-        "One head with a query for two keys swings between their values as soon as the lengths of the "
-        "keys vary"
+        "One head with a query for two keys swings between their values when the lengths of the keys "
+        "vary"
     )
     derivation = """
 Let the means mu_i be orthonormal, and q = beta (mu_a + mu_b), which averages v_a and v_b when k_i = mu_i.
@@ -153,8 +171,18 @@ with covariances C_a and C_b, where tau^2 = q^T (C_a + C_b) q:
 
     C_i = eps I for every key                      tau = 2 beta sqrt(eps)         tiny: one head suffices
     C_a = eps I + (1/2) mu_a mu_a^T for key a      tau = beta sqrt(1/2 + 4 eps)   large: it does not
+
+Another reading of the homework takes the noisy keys for the query too, q = beta (k_a + k_b). Then
+q . k_a = beta lambda_a^2, and the ratio is
+
+    alpha_a / (alpha_a + alpha_b) = sigmoid(beta (lambda_a^2 - lambda_b^2))
+
+Its argument is beta (lambda_a - lambda_b) (lambda_a + lambda_b), about twice the one above: this head swings
+even more. Its standard deviation is tau = beta sigma sqrt(8 + 4 sigma^2). With scaled scores q . k / sqrt(d)
+replace beta by beta / sqrt(d) everywhere.
 """
     parameters = NoiseParameters
+    absent: ClassVar[dict[str, Value]] = {"sigma": 0.01, "beta": 1}
     exercise = Exercise(
         starter='''
 def deviation(query, covariance_a, covariance_b):
@@ -172,19 +200,38 @@ def deviation(query, covariance_a, covariance_b):
     def measure(self, params: NoiseParameters, generator: Generator) -> Findings:
         setup = Setup.sample(params.keys, generator)
         means, values, a, b = setup
-        q = query(means, a, b, params.beta)
         sampled = [noise.sample_keys(means, a, params.draws, generator) for noise in params.noises]
-        lookups = [dot_product_attention(q, keys, values) for keys in sampled]
-        ratios = [alpha[:, a] / (alpha[:, a] + alpha[:, b]) for _, alpha in lookups]
-        scores = params.beta * (sampled[0] * means).sum(-1)[:, [a, b]]  # beta lambda
-
-        names = [noise.name for noise in params.noises]
-        taus = [params.beta * math.sqrt(sum(noise.score_variances(2))) for noise in params.noises]
-        swings = list(map(check_swing, names, ratios, taus))
-        sides = list(map(check_one_sided, names, ratios, taus))
+        scaled_keys = sampled[0]
+        noisy_query = params.beta * (scaled_keys[:, a] + scaled_keys[:, b])
+        lookups = [
+            dot_product_attention(q, keys, values, params.scaled)
+            for q, keys in (
+                *((query(means, a, b, params.beta), keys) for keys in sampled),
+                (noisy_query, scaled_keys),
+            )
+        ]
+        cases = [
+            Case(name, alpha[:, a] / (alpha[:, a] + alpha[:, b]), z)
+            for name, (_, alpha), z in zip(
+                params.case_names, lookups, score_differences(params), strict=True
+            )
+        ]
+        lambdas = (scaled_keys * means).sum(-1)[:, [a, b]]
+        score = "beta / sqrt(d)" if params.scaled else "beta"
+        closed_forms = [
+            check_closed_forms(
+                f"{score} (lambda_a{power} - lambda_b{power})",
+                setup,
+                params.mean_score * lengths,
+                lookups[i][0],
+                cases[i].ratios,
+            )
+            for i, power, lengths in ((0, "", lambdas), (3, "^2", lambdas**2))
+        ]
+        swings, sides = [case.swing for case in cases], [case.one_sided for case in cases]
         columns = {
-            "noises": names,
-            "taus": taus,
+            "noises": list(params.case_names),
+            "taus": [case.z.tau for case in cases],
             "deviations": [math.sqrt(check.measured) for check in swings],
             "expected_deviations": [math.sqrt(check.expected) for check in swings],
             "one_sided": [check.measured for check in sides],
@@ -194,49 +241,40 @@ def deviation(query, covariance_a, covariance_b):
             figures={
                 **columns,
                 "bins": BINS.tolist(),
-                "histograms": [_histogram(ratio) for ratio in ratios],
-                "expected_histograms": [
-                    torch.special.ndtr(BINS.logit() / tau).diff().tolist() for tau in taus
-                ],
+                "histograms": [_histogram(case.ratios) for case in cases],
+                "expected_histograms": [case.z.histogram(BINS) for case in cases],
             },
-            effect=[],
-            law=[
-                *check_closed_forms(setup, scores, lookups[0][0], ratios[0]),
-                *swings,
-                *sides,
-            ],
+            law=[*(check for checks in closed_forms for check in checks), *swings, *sides],
+            effect=[cases[i].swings for i in (0, 2, 3)],  # tiny noise in every direction: none
             table=ResultTable(COLUMNS, [list(row) for row in zip(*columns.values(), strict=True)]),
         )
 
     def draw(self, result: Result, figure: Figure, colours: Theme) -> None:
         data = result.figures
         centres = [(low + high) / 2 for low, high in pairwise(data["bins"])]
-        formulas = (
-            r"$k_i = \lambda_i \mu_i$",
-            r"$C_i = \epsilon I$",
-            r"$C_a = \epsilon I + \frac{1}{2} \mu_a \mu_a^T$",
-        )
-        panels = add_subplots(figure, colours, columns=3)
-        for panel, name, formula, tau, histogram, expected in zip(
-            panels,
-            data["noises"],
-            formulas,
-            data["taus"],
-            data["histograms"],
-            data["expected_histograms"],
-            strict=True,
-        ):
-            panel.bar(centres, histogram, width=0.07, alpha=0.7, label="measured")
+        panels = add_subplots(figure, colours, columns=4)
+        for i, (panel, title) in enumerate(zip(panels, PANEL_TITLES, strict=True)):
+            panel.bar(centres, data["histograms"][i], width=0.07, alpha=0.7, label="measured")
             panel.plot(
-                *(centres, expected, "o"),
+                *(centres, data["expected_histograms"][i], "o"),
+                ms=4,
                 color=colours.series[1],
-                label=r"sigmoid of normal$(0, \tau)$",
+                label="closed form",
             )
-            panel.set_title(f"{name}: {formula}\n" + rf"$\tau$ = {tau:.3g}", fontsize=10)
+            panel.set_title(title + "\n" + rf"$\tau$ = {data['taus'][i]:.3g}", fontsize=10)
             panel.set(xlabel=r"$\alpha_a / (\alpha_a + \alpha_b)$", ylim=(0, 1.05))
             panel.set_xticks([0, 0.5, 1], ["0\nall $v_b$", "½", "1\nall $v_a$"])
         panels[0].set_ylabel("fraction of draws")
         add_legend(panels[0], colours, loc="upper center")
+
+
+def score_differences(params: NoiseParameters) -> list[ScoreDifference]:
+    """The distribution of z for each noise, and for a query made from the noisy keys."""
+    stds = [math.sqrt(sum(noise.score_variances(2))) for noise in params.noises]
+    return [
+        *(ScoreDifference.normal(params.mean_score * std) for std in stds),
+        ScoreDifference.of_squares(params.mean_score, params.sigma),
+    ]
 
 
 def _histogram(ratio: Float[Tensor, " draw"]) -> list[float]:

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable, Iterator, Sequence
+from typing import Any, ClassVar
 
 import torch
 from jaxtyping import Float
@@ -13,16 +14,19 @@ from torch import Generator, Tensor
 
 from regard.attention import NORMALISERS, SCORES, MultiHead
 from regard.diagrams.themes import Theme
-from regard.labs.lab import Check, Exercise, Findings, Lab, Parameters, Result, ResultTable
+from regard.labs.lab import Check, Exercise, Findings, Lab, Parameters, Result, ResultTable, Value
 from regard.labs.plotting import add_legend, add_subplots, draw_heatmap
+from regard.labs.qkv_by_hand import (
+    STATES,
+    W_K,
+    W_Q,
+    W_V,
+    by_hand,
+    softmax_jacobian,
+    softmax_output,
+)
 from regard.labs.single_query import ROUNDING
 
-Matrix = Sequence[Sequence[float]]
-
-STATES = ((5, 1), (4, 3), (-2, 6))
-W_Q = ((1, 0), (2, 9))
-W_K = ((0, 1), (6, 0))
-W_V = ((4, 3), (9, 1))
 TEMPERATURES = [10 ** (step / 8) for step in range(33)]  # 1 to 10 000
 
 
@@ -33,24 +37,12 @@ class QkvParameters(Parameters):
     """Temperature: the scores are divided by it before the softmax."""
 
 
-def by_hand(
-    states: Matrix, w_q: Matrix, w_k: Matrix, w_v: Matrix
-) -> tuple[list[list[float]], list[list[float]]]:
-    """(scores, values): all scores q_i . k_j, and the values, in plain Python"""
-    queries, keys, values = (
-        [[dot(row, state) for row in w] for state in states] for w in (w_q, w_k, w_v)
-    )
-    return [[dot(query, key) for key in keys] for query in queries], values
-
-
-def dot(x: Sequence[float], y: Sequence[float]) -> float:
-    return sum(a * b for a, b in zip(x, y, strict=True))
-
-
-def softmax_output(scores: Sequence[float], values: Matrix, temperature: float) -> list[float]:
-    """The softmax output, in plain Python."""
-    weights = [math.exp((score - max(scores)) / temperature) for score in scores]
-    return [dot(weights, column) / sum(weights) for column in zip(*values, strict=True)]
+def argmax_jacobian(scores: Sequence[float], temperature: float) -> list[list[float]]:
+    """The library's d alpha_i / d e_j: of argmax, by automatic differentiation, at the scores e / T"""
+    divided = torch.tensor([scores], dtype=torch.float64) / temperature
+    jacobian = torch.autograd.functional.jacobian(NORMALISERS["argmax"], divided)
+    assert isinstance(jacobian, Tensor)
+    return jacobian[0, :, 0].tolist()
 
 
 def attention(
@@ -118,7 +110,8 @@ class Qkv(Lab):
 
     name = "qkv"
     claim = (
-        "Queries, keys and values computed by hand equal those of the library, to the last digit"
+        "Worked by hand and by the library alike, the largest score takes all the weight: softmax equals "
+        "argmax"
     )
     derivation = """
 Three states h1 = (5, 1), h2 = (4, 3), h3 = (-2, 6), and weights that act on columns: q = W_q h, k = W_k h,
@@ -131,10 +124,16 @@ The second query is (4, 2*4 + 9*3) = (4, 35). The keys are (1, 30), (3, 24) and 
     4*1 + 35*30 = 1054        4*3 + 35*24 = 852        4*6 - 35*12 = -396
 
 Argmax selects the value of the first, (4*5 + 3*1, 9*5 + 1*1) = (23, 46). Softmax gives the second key e^-202
-times the weight of the first: the same output, to 80 digits. Only at a temperature of some hundred does it
-become a mixture.
+times the weight of the first: the same output, to 80 digits. Only at a temperature T of some hundred does it
+become a mixture. (Scores divided by sqrt(d) = sqrt(2), as in scaled dot-product attention, are T = sqrt(2).)
+
+Argmax is constant between ties, so its own gradient is 0. The library's argmax passes the gradient of softmax
+instead (straight-through): with p = softmax(e),
+
+    d alpha_i / d e_j = p_i (1 if i = j else 0) - p_i p_j        that is, J = diag(p) - p p^T
 """
     parameters = QkvParameters
+    absent: ClassVar[dict[str, Value]] = {"temperature": 400}
     exercise = Exercise(
         starter='''
 def attention(states, w_q, w_k, w_v):
@@ -156,13 +155,23 @@ def attention(states, w_q, w_k, w_v):
         _, soft_weights, soft_outputs = run_layer(make_layer("softmax", params.temperature))
         hand, values = by_hand(STATES, W_Q, W_K, W_V)
         best = hand[i].index(max(hand[i]))
-        path = [
-            run_layer(make_layer("softmax", temperature))[2][i].tolist()
-            for temperature in TEMPERATURES
+        path, argmax_path = (
+            [run_layer(make_layer(name, t))[2][i].tolist() for t in TEMPERATURES]
+            for name in ("softmax", "argmax")
+        )
+        expected_path = [softmax_output(hand[i], values, t) for t in TEMPERATURES]
+        jacobian_gaps = [
+            x - y
+            for row in hand
+            for t in TEMPERATURES
+            for measured, derived in zip(
+                argmax_jacobian(row, t), softmax_jacobian(row, t), strict=True
+            )
+            for x, y in zip(measured, derived, strict=True)
         ]
-        expected_path = [
-            softmax_output(hand[i], values, temperature) for temperature in TEMPERATURES
-        ]
+        jacobian = argmax_jacobian(hand[i], params.temperature)
+        gradients = [jacobian[j][j] for j in range(len(STATES))]
+        selected = f"v_{best + 1} = {tuple(values[best])}"
         return Findings(
             figures={
                 "scores": scores[i].tolist(),
@@ -170,42 +179,66 @@ def attention(states, w_q, w_k, w_v):
                 "weights": weights[i].tolist(),
                 "softmax_output": soft_outputs[i].tolist(),
                 "softmax_weights": soft_weights[i].tolist(),
+                "gradients": gradients,
                 "all_scores": scores.tolist(),
+                "all_weights": soft_weights.tolist(),
                 "values": values,
                 "temperatures": TEMPERATURES,
                 "path": path,
                 "expected_path": expected_path,
             },
-            effect=[],
             law=[
-                Check(
+                Check.worst(
                     "largest difference of the nine scores from those computed by hand",
-                    float((scores - torch.tensor(hand)).abs().max()),
+                    (scores - torch.tensor(hand)).flatten().tolist(),
                     "=",
                     0,
                 ),
-                Check(
-                    f"distance of the argmax output from v_{best + 1} = {tuple(values[best])}",
-                    math.dist(outputs[i].tolist(), values[best]),
+                Check.worst(
+                    f"largest distance of the argmax output from {selected}, all temperatures",
+                    (math.dist(output, values[best]) for output in argmax_path),
                     "=",
                     0,
                 ),
-                Check(
+                Check.worst(
                     "largest distance of the softmax output from that computed by hand, all temperatures",
-                    max(map(math.dist, path, expected_path)),
+                    map(math.dist, path, expected_path),
                     "<=",
                     0,
                     ROUNDING,
                 ),
+                Check.worst(
+                    "largest difference of argmax's gradient from diag(p) - p p^T, all temperatures",
+                    jacobian_gaps,
+                    "=",
+                    0,
+                    ROUNDING,
+                    hint="Argmax should pass the gradient of softmax (straight-through).",
+                ),
+            ],
+            effect=[
+                Check(
+                    f"distance of the softmax output from {selected}",
+                    math.dist(soft_outputs[i].tolist(), values[best]),
+                    "<=",
+                    0,
+                    ROUNDING,
+                    hint=f"The largest score takes only {float(soft_weights[i, best]):.2%} of the weight: "
+                    "the output is a mixture.",
+                )
             ],
             table=ResultTable(
-                ["key", "score", "argmax", f"softmax, temperature {params.temperature:g}", "value"],
+                [
+                    *("key", "score", "argmax", f"softmax, temperature {params.temperature:g}"),
+                    *("gradient of argmax", "value"),
+                ],
                 [
                     [
                         f"k{j + 1}",
                         float(scores[i, j]),
                         float(weights[i, j]),
                         float(soft_weights[i, j]),
+                        gradients[j],
                         f"({', '.join(f'{x:g}' for x in values[j])})",
                     ]
                     for j in range(len(STATES))
@@ -216,17 +249,7 @@ def attention(states, w_q, w_k, w_v):
     def draw(self, result: Result, figure: Figure, colours: Theme) -> None:
         data, i = result.figures, int(result.parameters["query"]) - 1
         left, right = add_subplots(figure, colours, columns=2)
-        draw_heatmap(
-            left,
-            data["all_scores"],
-            colours,
-            ["$q_1$", "$q_2$", "$q_3$"],
-            ["$k_1$", "$k_2$", "$k_3$"],
-            "{:.0f}",
-        )
-        frame = Rectangle((0.51, i + 0.51), 2.98, 0.98, fill=False, lw=3, edgecolor=colours.accent)
-        left.add_patch(frame)
-        left.set(xlabel="keys", ylabel="queries", title="scores")
+        self._draw_scores(left, data, i, colours)
         path, expected = (list(zip(*data[name], strict=True)) for name in ("path", "expected_path"))
         right.plot(*expected, label="softmax by hand")
         right.plot(*path, "o", ms=4, label="softmax, temperature T")
@@ -244,6 +267,28 @@ def attention(states, w_q, w_k, w_v):
         )
         right.margins(0.25)
         add_legend(right, colours, loc="lower right")
+
+    def _draw_scores(self, panel: Axes, data: dict[str, Any], row: int, colours: Theme) -> None:
+        """The scores as numbers, on the colours of their softmax weights."""
+        queries, keys = ([f"${letter}_{n}$" for n in (1, 2, 3)] for letter in "qk")
+        draw_heatmap(panel, data["all_weights"], colours, queries, keys)
+        brightest = max(weight for weights in data["all_weights"] for weight in weights)
+        for i, scores in enumerate(data["all_scores"]):
+            for j, score in enumerate(scores):
+                is_bright = data["all_weights"][i][j] > 0.6 * brightest
+                panel.text(
+                    j + 1,
+                    i + 1,
+                    f"{score:.0f}".replace("-", "\N{MINUS SIGN}"),
+                    ha="center",
+                    va="center",
+                    size=12,
+                    color="black" if is_bright else "white",
+                    weight="bold" if score == max(scores) else "normal",
+                )
+        frame = (0.51, row + 0.51), 2.98, 0.98
+        panel.add_patch(Rectangle(*frame, fill=False, lw=3, edgecolor=colours.series[1]))
+        panel.set(xlabel="keys", ylabel="queries", title="scores; brighter: more softmax weight")
 
     def _label(
         self,

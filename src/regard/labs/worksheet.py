@@ -66,7 +66,7 @@ def write_worksheet(lab: Lab, folder: Path) -> Path:
     path, background = worksheet_path(lab, folder), lab.exercise.background.strip()
     text = TEMPLATE.format(
         name=lab.name,
-        claim=textwrap.fill(lab.claim, 100),
+        claim=textwrap.fill(lab.claim, 100, break_on_hyphens=False),
         background=f"\n{background}\n" if background else "",
         file=path,
         starter=lab.exercise.starter.strip(),
@@ -179,6 +179,9 @@ class RemoteFunction:
             raise UserError(f"{self.mismatch}. Is a return statement missing?")
         if isinstance(result, Unsupported):
             raise UserError(self.mismatch)
+        # Rejected here, for every lab: in `grade`, comparisons and `max` may drop a NaN, by its place.
+        if has_nan(result) and not has_nan(expected):
+            raise UserError(f"{self.last_call} returned NaN: {returned}; expected {required}")
         return result
 
     def describe_error(self, error: AnswerError) -> str:
@@ -202,7 +205,8 @@ def describe_type(value: Any) -> str:
         case Tensor():
             tails = {torch.bool: " of booleans"} | dict.fromkeys(INTEGER_DTYPES, " of integers")
             tail = " of complex numbers" if value.is_complex() else tails.get(value.dtype, "")
-            nonfinite = "" if value.isfinite().all() else " with NaN or infinity"
+            nonfinite = " with NaN" if value.isnan().any() else " with infinity"
+            nonfinite = "" if value.isfinite().all() else nonfinite
             return f"a tensor {list(value.shape)}{tail}{nonfinite}"
         case bool():
             return "a boolean"
@@ -219,6 +223,21 @@ def describe_type(value: Any) -> str:
             return value.description
         case _:
             raise TypeError(f"cannot send a value of type {type(value).__name__} to the sandbox")
+
+
+def has_nan(value: Any) -> bool:
+    """Is there a NaN anywhere in a value?"""
+    match value:
+        case Tensor():
+            return bool(value.isnan().any())
+        case float() | complex():
+            return cmath.isnan(value)
+        case tuple() | list():
+            return any(map(has_nan, value))
+        case dict():
+            return any(map(has_nan, value.values()))
+        case _:
+            return False
 
 
 def cast_like(value: Any, like: Any) -> Any:
