@@ -1,12 +1,15 @@
 """The common style of the labs' plots: title, colours, axes."""
 
+import math
 from collections.abc import Sequence
 
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
-from matplotlib.colors import LinearSegmentedColormap, Normalize
+from matplotlib.colors import Colormap, LinearSegmentedColormap, LogNorm, Normalize
 from matplotlib.figure import Figure
+from matplotlib.image import AxesImage
 from matplotlib.layout_engine import ConstrainedLayoutEngine
+from matplotlib.patches import Rectangle
 from matplotlib.ticker import MaxNLocator
 
 from regard.diagrams.canvas import TITLE
@@ -66,18 +69,56 @@ def draw_heatmap(
     stops = colours.diverging if signed else colours.sequential
     colormap = LinearSegmentedColormap.from_list("regard", stops, N=512)
     norm = Normalize(-largest if signed else 0, largest)
-    extent = 0.5, len(numbers[0]) + 0.5, len(numbers) + 0.5, 0.5
-    panel.imshow(numbers, cmap=colormap, norm=norm, aspect="auto", extent=extent)
+    _draw_cells(panel, numbers, colormap, norm)
     for axis, names in ((panel.xaxis, columns), (panel.yaxis, rows)):
-        axis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
         if names:
             axis.set_ticks(range(1, len(names) + 1), names)
-    panel.tick_params(length=0)
-    panel.spines[:].set_visible(False)
-    panel.grid(visible=False)
     for row, values in enumerate(numbers if number_format else (), start=1):
         for column, number in enumerate(values, start=1):
             bright = sum(colormap(norm(number))[:3]) > 1.5
             color = "black" if bright else "white"
             text = number_format.format(number).replace("-", "−")
             panel.text(column, row, text, ha="center", va="center", color=color)
+
+
+def draw_masked_heatmap(
+    panel: Axes, numbers: Sequence[Sequence[float]], colours: Theme, smallest: float, label: str
+) -> None:
+    """Draw positive numbers on a logarithmic colour scale from `smallest`, with a colour bar.
+
+    Zeros, which such a scale does not have, are hatched: a masked weight is not a small one.
+    """
+    # The darkest colours are left out: a small number must differ from a dark background.
+    colormap = LinearSegmentedColormap.from_list("regard", colours.sequential[4:], N=512)
+    largest = max(number for row in numbers for number in row)
+    visible = [[number if number > 0 else math.nan for number in row] for row in numbers]
+    image = _draw_cells(panel, visible, colormap, LogNorm(smallest, largest))
+    left, right, bottom, top = image.get_extent()
+    hatched = Rectangle(
+        *((left, top), right - left, bottom - top),
+        fill=False,
+        hatch="///",
+        edgecolor=colours.dimmed,
+        alpha=0.5,
+        linewidth=0,
+        zorder=image.get_zorder() - 1,
+    )
+    panel.add_patch(hatched)
+    bar = panel.figure.colorbar(image, ax=panel)
+    bar.set_label(label, color=colours.text, size=9)
+    bar.ax.tick_params(which="both", colors=colours.text, labelsize=8)
+    bar.outline.set_visible(False)  # type: ignore[operator]
+
+
+def _draw_cells(
+    panel: Axes, numbers: Sequence[Sequence[float]], colormap: Colormap, norm: Normalize
+) -> AxesImage:
+    """The cells of a heatmap: row 1 on top, rows and columns counted from 1."""
+    extent = 0.5, len(numbers[0]) + 0.5, len(numbers) + 0.5, 0.5
+    image = panel.imshow(numbers, cmap=colormap, norm=norm, aspect="auto", extent=extent)
+    for axis in (panel.xaxis, panel.yaxis):
+        axis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
+    panel.tick_params(length=0)
+    panel.spines[:].set_visible(False)
+    panel.grid(visible=False)
+    return image
