@@ -13,7 +13,7 @@ from torch import Generator, Tensor
 from regard.attention import POSITIONS, SCORES, MultiHead, causal_mask
 from regard.diagrams.themes import Theme
 from regard.labs.lab import Check, Exercise, Findings, Lab, Parameters, Result, ResultTable, Value
-from regard.labs.plotting import add_legend, add_subplots, draw_masked_heatmap
+from regard.labs.plotting import add_legend, add_subplots, draw_masked_weights
 from regard.labs.single_query import ROUNDING
 
 DECODABLE = 0.5  # a decoded position must round to the right integer
@@ -269,7 +269,6 @@ def keys_values(d_model):
         if length <= DENSE:
             left.xaxis.set_major_locator(MaxNLocator(integer=True))
         add_legend(left, colours)
-        label = "attention weight (hatched: masked)"
-        draw_masked_heatmap(right, data["weights"], colours, 1 / length, label)
+        draw_masked_weights(right, data["weights"], colours, 1 / length)
         right.set(xlabel="key position", ylabel="$t$, query position")
         right.set_title(f"{form} on every token that $t$ attends to", size=10)

@@ -1,7 +1,7 @@
 """The common style of the labs' plots: title, colours, axes."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
@@ -52,6 +52,32 @@ def add_legend(panel: Axes, colours: Theme, **options: object) -> None:
     panel.legend(frameon=False, fontsize=9, labelcolor=colours.text, **options)  # type: ignore[arg-type]
 
 
+def draw_differences(
+    panel: Axes, rows: Mapping[str, Sequence[float]], colours: Theme, rounding: float, differ: float
+) -> None:
+    """Draw relative differences as dots on a logarithmic axis, a row for each case, the first on top.
+
+    Up to the line at `rounding` two results are equal, from the line at `differ` they differ. A difference of
+    exactly 0 is an open dot on the left.
+    """
+    zero, exponents = 1e-18, range(-15, 1, 3)
+    for row, differences in enumerate(rows.values()):
+        colour = colours.series[0 if all(x <= rounding for x in differences) else 1]
+        for x in differences:
+            fill = colour if x else "none"
+            panel.plot(x or zero, row, "o", ms=6, mec=colour, mfc=fill, alpha=0.7)
+    for x in (rounding, differ):
+        panel.axvline(x, color=colours.dimmed, ls="--", lw=1, zorder=0)
+    panel.set(xscale="log", xlim=(zero / 9, 99), ylim=(len(rows) - 0.5, -1.5))
+    panel.set_yticks(range(len(rows)), list(rows))
+    labels = ["0", *(f"$10^{{{exponent}}}$" for exponent in exponents)]
+    panel.set_xticks([zero, *(10.0**exponent for exponent in exponents)], labels)
+    panel.minorticks_off()
+    words = {"size": 9, "va": "center", "color": colours.text}
+    panel.text(rounding / 5, -1, "equal, up to rounding", ha="right", **words)
+    panel.text(99, -1, "different", ha="right", **words)
+
+
 def draw_heatmap(
     panel: Axes,
     numbers: Sequence[Sequence[float]],
@@ -81,18 +107,17 @@ def draw_heatmap(
             panel.text(column, row, text, ha="center", va="center", color=color)
 
 
-def draw_masked_heatmap(
-    panel: Axes, numbers: Sequence[Sequence[float]], colours: Theme, smallest: float, label: str
+def draw_masked_weights(
+    panel: Axes, weights: Sequence[Sequence[float]], colours: Theme, smallest: float
 ) -> None:
-    """Draw positive numbers on a logarithmic colour scale from `smallest`, with a colour bar.
+    """Draw attention weights on a logarithmic colour scale from `smallest` to 1, with a colour bar.
 
-    Zeros, which such a scale does not have, are hatched: a masked weight is not a small one.
+    Weights of 0, which such a scale does not have, are hatched: a masked weight is not a small one.
     """
     # The darkest colours are left out: a small number must differ from a dark background.
     colormap = LinearSegmentedColormap.from_list("regard", colours.sequential[4:], N=512)
-    largest = max(number for row in numbers for number in row)
-    visible = [[number if number > 0 else math.nan for number in row] for row in numbers]
-    image = _draw_cells(panel, visible, colormap, LogNorm(smallest, largest))
+    visible = [[weight if weight > 0 else math.nan for weight in row] for row in weights]
+    image = _draw_cells(panel, visible, colormap, LogNorm(smallest, 1))
     left, right, bottom, top = image.get_extent()
     hatched = Rectangle(
         *((left, top), right - left, bottom - top),
@@ -105,7 +130,7 @@ def draw_masked_heatmap(
     )
     panel.add_patch(hatched)
     bar = panel.figure.colorbar(image, ax=panel)
-    bar.set_label(label, color=colours.text, size=9)
+    bar.set_label("attention weight (hatched: masked)", color=colours.text, size=9)
     bar.ax.tick_params(which="both", colors=colours.text, labelsize=8)
     bar.outline.set_visible(False)  # type: ignore[operator]
 
