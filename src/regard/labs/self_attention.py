@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from contextlib import suppress
+from typing import Any
 
 import torch
 from jaxtyping import Float, Int
@@ -72,12 +73,16 @@ class ScoringHead:
         return scores[0, 0]
 
 
-def list_positions(d_model: int) -> Iterator[tuple[str, Position]]:
-    """Each option of each kind of position, by a name such as "rotary, scaling=ntk"."""
+def position_tables() -> Iterator[tuple[str, Any]]:
+    """The config of each option of each kind of position, by a name such as "rotary, scaling=ntk"."""
     for variant in list_variants(config.Position):
-        if variant.value["kind"] not in POSITIONS:  # interleaved is rotary, in some layers
-            continue
-        table = config.Transformer(position=variant.value).position
+        if variant.value["kind"] in POSITIONS:  # interleaved is rotary, in some layers
+            table = config.Transformer(position=variant.value).position
+            yield variant.name.removeprefix("kind=").replace(" ", ", "), table
+
+
+def list_positions(d_model: int) -> Iterator[tuple[str, Position]]:
+    """Each of these positions, for four heads."""
+    for name, table in position_tables():
         with suppress(UserError):  # a registered kind may lack defaults
-            position = build_kind("position", table, d_model, HEADS, d_model // HEADS)
-            yield variant.name.removeprefix("kind=").replace(" ", ", "), position
+            yield name, build_kind("position", table, d_model, HEADS, d_model // HEADS)
