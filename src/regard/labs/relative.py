@@ -25,7 +25,10 @@ from regard.labs.shifted_positions import (
 )
 
 ROUNDING = 1e-9  # of float64, through two layers
-MIN_CHANGE = 0.01  # of an attention weight, or of a word vector relative to its norm
+MIN_CHANGE = 0.01  # of an attention weight
+MIN_REORDERED = (
+    0.001  # of a word vector, relative to its norm: untrained encoders attend almost uniformly
+)
 ALIBI_LENGTH = 16  # positions at which ALiBi's slopes are measured
 
 
@@ -223,7 +226,7 @@ the first heads, which attend to near tokens, and flat in the last ones. It has 
                 "smallest change of the most changed word by the other order, with positions",
                 {case.name: case.most_reordered for case in known if case.name != "none"},
                 ">=",
-                MIN_CHANGE,
+                MIN_REORDERED,
                 hint="With {}, both sentences mean the same.",
             ),
         ]
@@ -234,7 +237,7 @@ the first heads, which attend to near tokens, and flat in the last ones. It has 
         shifted = {name: [x] for name, x in zip(data["cases"], data["shifted"], strict=True)}
         reordered = dict(zip(data["cases"], data["reordered"], strict=True))
         draw_differences(left, shifted, colours, ROUNDING, MIN_CHANGE)
-        draw_differences(right, reordered, colours, ROUNDING, MIN_CHANGE)
+        draw_differences(right, reordered, colours, ROUNDING, MIN_REORDERED)
         left.set(xlabel=f"largest change of an attention weight,\nall positions shifted by {k}")
         right.set(xlabel=f'change of each word vector, from\n"{SENTENCE}" to "{OTHER_ORDER}"')
         right.set_yticklabels([])
