@@ -83,7 +83,7 @@ def check_effect(measured: Measurements) -> Iterator[Check]:
         "With scaling {}, the score depends on the absolute position.",
     )
     yield check_cases(
-        "smallest range of a score over all distances, as a part of its largest possible value",
+        "smallest range of a score over the distances from query 0, as a part of its largest possible value",
         {scaling: m.range for scaling, m in measured.items()},
         ">=",
         MIN_RANGE,
