@@ -59,8 +59,8 @@ def test_other_models(lab, seed, d_model):
 class FlippedAlibi(Alibi):
     """Attends to far tokens."""
 
-    def bias(self, *arguments):
-        return -super().bias(*arguments)
+    def bias(self, query, query_position_ids, key_position_ids):
+        return -super().bias(query, query_position_ids, key_position_ids)
 
 
 class SteeperAlibi(Alibi):
