@@ -151,6 +151,30 @@ def test_model_that_ignores_its_input_is_detected(lab, monkeypatch, restrict):
     assert all("A token has no effect on its own output: kind=" in message for message in messages)
 
 
+def test_control_without_a_change_has_no_effect(lab, restrict):
+    restrict()
+    result = lab.run(length=5, token_step=0)
+    assert result.law_holds
+    assert not result.effect_is_present
+    lab.plot(result).canvas.draw()
+
+
+def test_nan_is_detected(lab, monkeypatch, restrict):
+    """In the second family, after finite changes: `max` would drop it."""
+    restrict()
+    changes, families = causality.output_changes, iter([1.0, float("nan"), 1.0])
+
+    def with_nan(*arguments):
+        return changes(*arguments) * next(families, 1.0)
+
+    monkeypatch.setattr(causality, "output_changes", with_nan)
+    failed = [check.name for check in lab.run(length=3).checks if not check.passed]
+    assert failed == [
+        "largest change before t, 1 models of kind transformer",
+        "smallest change at t, 1 models of kind transformer",
+    ]
+
+
 def test_registered_position_is_tested(lab, monkeypatch, restrict):
     class Ahead(Position):
         """Adds the embedding of the next token."""

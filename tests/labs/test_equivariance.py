@@ -77,6 +77,26 @@ def test_kinds_from_a_plugin_file_are_known(monkeypatch, tmp_path):
     assert list_variants(config.Position)[-1].name == "kind=filed"
 
 
+def test_nan_in_one_permutation_is_detected(lab, monkeypatch):
+    """Wherever it is among the permutations: `max` would drop it, unless it came first."""
+    gap = equivariance.equivariance_gap
+
+    def nan_in_some(layer, x, permutation):
+        return float("nan") if permutation[0] == permutation[-1] - 1 else gap(layer, x, permutation)
+
+    monkeypatch.setattr(equivariance, "equivariance_gap", nan_in_some)
+    permutations = [torch.tensor(p) for p in ([0, 2, 1], [1, 0, 2], [0, 2, 1])]
+    monkeypatch.setattr(equivariance, "sample_permutations", lambda *_: permutations)
+    assert "gap with no position, no mask" in failed(lab.run(tokens=3))
+
+
+def test_one_token_has_only_one_order(lab):
+    result = lab.run(tokens=1)
+    assert result.law_holds
+    assert len(failed(result)) == len(result.effect)
+    lab.plot(result).canvas.draw()
+
+
 @pytest.mark.parametrize("seed", range(3))
 def test_three_tokens_suffice(lab, seed):
     assert lab.run(seed=seed, tokens=3, d_model=8, permutations=1).passed
@@ -97,6 +117,7 @@ def test_equivalent_answer_passes(lab):
         lambda outputs, permutation: outputs,
         lambda outputs, permutation: outputs[permutation],
         lambda outputs, permutation: outputs.flip(0),
+        lambda outputs, permutation: outputs * float("nan"),
     ],
 )
 def test_wrong_answers_fail_with_an_explanation(lab, wrong):

@@ -6,7 +6,8 @@ import torch
 from regard import UserError
 from regard.attention import NORMALISERS, SCORES
 from regard.attention.scores import ScaledDot
-from regard.labs.receptive_field import offset_stack, offsets, random_stack, sample_tokens
+from regard.labs.argmax_stack import offset_stack, random_stack, sample_tokens
+from regard.labs.receptive_field import offsets
 
 
 class ZeroScore(ScaledDot):
@@ -22,6 +23,15 @@ def test_bound_is_reached_and_gradients_mislead(lab):
     assert cases == [(h, n) for h in (1, 2, 4) for n in (1, 2, 3)]
     assert figures["constructed"] == figures["bound"] == [2, 4, 8, 3, 9, 27, 5, 25, 125]
     assert figures["gradient"] == figures["positions"] == [b + 6 for b in figures["bound"]]
+
+
+def test_equal_layers_grow_linearly(lab):
+    result = lab.run(dilated=False)
+    assert result.law_holds
+    assert not result.effect_is_present
+    assert result.figures["constructed"] == [1 + h * n for h in (1, 2, 4) for n in (1, 2, 3)]
+    assert "With h = 4, n = 3, the bound is not reached" in result.effect[0].message
+    lab.plot(result).canvas.draw()
 
 
 @pytest.mark.parametrize(("heads", "layers"), [(1, 3), (2, 2), (3, 2)])

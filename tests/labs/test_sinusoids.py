@@ -61,6 +61,21 @@ def test_pair_without_a_cosine_is_detected(lab, monkeypatch):
     assert "spread of PE(s) . PE(t)" in failed(lab.run())
 
 
+def test_scores_come_from_an_attention_head(lab, monkeypatch):
+    """A head that ignores the embedding's positions has equal scores at every distance."""
+    monkeypatch.setattr(
+        "regard.labs.sinusoids.ScoringHead", lambda *_: lambda q, *rest: torch.zeros(len(q), len(q))
+    )
+    assert "difference of PE(s) . PE(t)" in failed(lab.run())
+
+
+def test_no_shift_rotates_nothing(lab):
+    result = lab.run(shift=0)
+    assert result.law_holds
+    assert failed(result) == "smallest |PE(t + k) - PE(t)| / |PE(t)|, over all t"
+    lab.plot(result).canvas.draw()
+
+
 def test_equivalent_answer_passes(lab):
     def shift(k, d_model, base):
         generator = torch.zeros(d_model, d_model, dtype=torch.float64)
@@ -81,6 +96,7 @@ def test_equivalent_answer_passes(lab):
         lambda right: 2 * right,
         lambda right: torch.eye(len(right), dtype=torch.float64),
         lambda right: right.flip(0),
+        lambda right: right * math.nan,
     ],
 )
 def test_wrong_answers_fail_with_an_explanation(lab, change):

@@ -1,6 +1,7 @@
 """The breaks: a sentence for what is wrong, the text to replace, and the tests that must notice."""
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
 ATTEND = "tests/attention/test_attend.py"
 HEADS = "tests/attention/test_heads.py"
@@ -23,6 +24,8 @@ RESUME = "tests/training/test_resume.py"
 FILES = "tests/test_files.py"
 STATISTICS = "tests/test_statistics.py"
 BATCH = "tests/text/test_batch.py"
+RELATIVE_LAB = "tests/labs/test_relative.py"
+ROTARY_LAB = "tests/labs/test_rotary.py"
 
 
 @dataclass(frozen=True)
@@ -430,4 +433,27 @@ BREAKS: list[Break] = [
             ),
         },
     ),
+]
+
+
+def caught_by(label: str, test: str, names: Sequence[str]) -> list[Break]:
+    """Breaks from above that other tests must notice, too."""
+    by_name = {broken.name: broken for broken in BREAKS}
+    return [replace(by_name[name], name=f"{label}: {name}", tests=(test,)) for name in names]
+
+
+BREAKS += [
+    *caught_by(
+        "lab rotary",
+        ROTARY_LAB,
+        [
+            "heads: rotary is not applied to keys",
+            "heads: rotary is not applied to queries",
+            "position: rotary rotates the other way",
+            "position: NTK equals linear",
+            "position: YaRN equals none",
+            "position: YaRN does not scale the scores",
+        ],
+    ),
+    *caught_by("lab relative", RELATIVE_LAB, ["position: ALiBi's sign is flipped"]),
 ]

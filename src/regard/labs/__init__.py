@@ -18,6 +18,7 @@ from regard.labs.nope import Nope
 from regard.labs.polynomial import Polynomial
 from regard.labs.qkv import Qkv
 from regard.labs.receptive_field import ReceptiveField
+from regard.labs.relative import Relative
 from regard.labs.rotary import Rotary
 from regard.labs.scaling import Scaling
 from regard.labs.sinusoids import Sinusoids
@@ -35,6 +36,7 @@ LABS: dict[str, Lab] = {
         Causality(),
         Sinusoids(),
         Rotary(),
+        Relative(),
         Nope(),
         ReceptiveField(),
         Costs(),

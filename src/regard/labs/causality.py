@@ -3,7 +3,7 @@
 import re
 from collections import Counter
 from collections.abc import Callable, Iterator
-from typing import get_args
+from typing import ClassVar, get_args
 
 import torch
 from jaxtyping import Float
@@ -17,8 +17,9 @@ from regard.attention import SCORES, MultiHead
 from regard.config import Config
 from regard.diagrams.themes import Theme
 from regard.errors import UserError
+from regard.labs.cases import check_cases
 from regard.labs.config_variants import Variant, kind_pairs, table_variants
-from regard.labs.lab import Check, Exercise, Findings, Lab, Parameters, Result, ResultTable
+from regard.labs.lab import Check, Exercise, Findings, Lab, Parameters, Result, ResultTable, Value
 from regard.labs.plotting import add_legend, add_subplots
 from regard.models import Model, build
 
@@ -31,6 +32,8 @@ Changes = Float[Tensor, "changed output"]
 class CausalityParameters(Parameters):
     length: int = Field(7, ge=2, le=48)
     """T, number of target tokens; each is changed in turn."""
+    token_step: int = Field(1, ge=0, le=VOCAB - 2)
+    """By how many places in the vocabulary a token is changed; 0 changes nothing, as a control."""
 
 
 def model_variants() -> Iterator[Variant]:
@@ -56,24 +59,26 @@ def skip_reason(error: ValidationError | UserError) -> str:
 
 
 @torch.no_grad()
-def output_changes(model: Model, length: int, generator: Generator) -> Changes:
+def output_changes(model: Model, params: CausalityParameters, generator: Generator) -> Changes:
     """Change of the logits at s when token t changes, relative to the largest logit: row t, column s."""
+    length = params.length
     source = torch.randint(1, VOCAB, (1, SOURCE_LENGTH), generator=generator).expand(length + 1, -1)
     target = torch.randint(1, VOCAB, (1, length), generator=generator).repeat(length + 1, 1)
     steps = torch.arange(length)
-    target[steps, steps] = target[steps, steps] % (VOCAB - 1) + 1  # the last row stays unchanged
+    changed = target[steps, steps] - 1 + params.token_step
+    target[steps, steps] = changed % (VOCAB - 1) + 1  # the last row stays unchanged
     logits = model(source, torch.ones_like(source, dtype=torch.bool), target)
     return (logits[:-1] - logits[-1]).abs().amax(-1) / logits[-1].abs().max()
 
 
-def max_before(changes: Changes) -> float:
+def max_before(changes: Float[Tensor, "*models changed output"]) -> float:
     """The largest change of an output before the changed token."""
     return float(changes.tril(-1).max())
 
 
-def min_at(changes: Changes) -> float:
+def min_at(changes: Float[Tensor, "*models changed output"]) -> float:
     """The smallest change of the output at the changed token, which the model must read."""
-    return float(changes.diagonal().min())
+    return float(changes.diagonal(dim1=-2, dim2=-1).min())
 
 
 # --- the exercise ---------------------------------------------------------------------------------
@@ -142,10 +147,11 @@ state space   h_s = exp(Delta_s A) h_(s-1) + Delta_s B_s u_s, after a causal con
 
 Normalisation, feed-forward layers and the output projection act on each position separately, so stacking
 preserves causality. We change each token t of a target in turn and measure the change of every output s, in
-a small model for every option of a model config: 0 for s < t, and nonzero at s = t, because a model that
-ignores its input would be causal as well.
+a small model for every option of a model config. The law: 0 for s < t. The effect: nonzero at s = t, because
+a model that ignores its input would be causal as well.
 """
     parameters = CausalityParameters
+    absent: ClassVar[dict[str, Value]] = {"token_step": 0}
     exercise = Exercise(
         starter='''
 def mask(new, cached):
@@ -175,9 +181,10 @@ queries: the mask is not square.
             except (ValidationError, UserError) as error:
                 skipped.append((variant, skip_reason(error)))
             else:
-                tested.append((variant, output_changes(model, params.length, generator)))
-        families = list(dict.fromkeys(variant.value["kind"] for variant, _ in tested))
-        checks = [check for kind in families for check in self._checks(kind, tested)]
+                tested.append((variant, output_changes(model, params, generator)))
+        families: dict[str, dict[str, Changes]] = {}
+        for variant, changes in tested:
+            families.setdefault(variant.value["kind"], {})[variant.name] = changes
         plotted = [
             (variant, changes)
             for variant, changes in tested
@@ -195,35 +202,34 @@ queries: the mask is not square.
                 "plotted": [variant.name for variant, _ in plotted],
                 "changes": [changes.tolist() for _, changes in plotted],
             },
-            effect=[],
-            law=checks,
+            law=[self._check_before(kind, models) for kind, models in families.items()],
+            effect=[self._check_at(kind, models) for kind, models in families.items()],
             table=self._table(tested),
             notes=self._notes(skipped),
         )
 
     @staticmethod
-    def _checks(kind: str, tested: list[tuple[Variant, Changes]]) -> list[Check]:
-        """For one family: the largest leak, and the model that depends least on its input."""
-        family = [(variant.name, c) for variant, c in tested if variant.value["kind"] == kind]
-        leak = max(family, key=lambda pair: max_before(pair[1]))
-        inert = min(family, key=lambda pair: min_at(pair[1]))
-        return [
-            Check(
-                f"largest change before t, {len(family)} models of kind {kind}",
-                max_before(leak[1]),
-                "<=",
-                0,
-                ROUNDING,
-                hint=f"Future tokens leak in: {leak[0]}",
-            ),
-            Check(
-                f"smallest change at t, {len(family)} models of kind {kind}",
-                min_at(inert[1]),
-                ">=",
-                MIN_EFFECT,
-                hint=f"A token has no effect on its own output: {inert[0]}",
-            ),
-        ]
+    def _check_before(kind: str, models: dict[str, Changes]) -> Check:
+        """The largest leak in one family."""
+        return check_cases(
+            f"largest change before t, {len(models)} models of kind {kind}",
+            {name: max_before(changes) for name, changes in models.items()},
+            "<=",
+            0,
+            ROUNDING,
+            hint="Future tokens leak in: {}",
+        )
+
+    @staticmethod
+    def _check_at(kind: str, models: dict[str, Changes]) -> Check:
+        """The model of one family that depends least on its input."""
+        return check_cases(
+            f"smallest change at t, {len(models)} models of kind {kind}",
+            {name: min_at(changes) for name, changes in models.items()},
+            ">=",
+            MIN_EFFECT,
+            hint="A token has no effect on its own output: {}",
+        )
 
     @staticmethod
     def _table(tested: list[tuple[Variant, Changes]]) -> ResultTable:
@@ -235,7 +241,7 @@ queries: the mask is not square.
             groups.setdefault((variant.value["kind"], label), []).append(changes)
         heads = ["model", "varied", "models", "largest change before t", "smallest change at t"]
         rows = [
-            [*names, len(group), max(map(max_before, group)), min(map(min_at, group))]
+            [*names, len(group), max_before(torch.stack(group)), min_at(torch.stack(group))]
             for names, group in groups.items()
         ]
         return ResultTable(heads, rows)
@@ -254,7 +260,8 @@ queries: the mask is not square.
         for panel, name, changes in zip(panels, data["plotted"], data["changes"], strict=False):
             values = torch.tensor(changes).T
             values = values.masked_fill(values <= ROUNDING, float("nan")).numpy()
-            image = panel.imshow(values, cmap=ramp, norm=LogNorm(1e-4, 1), origin="lower")
+            # Output 0 is on top, as in attention diagrams: what a later token reaches lies below it.
+            image = panel.imshow(values, cmap=ramp, norm=LogNorm(1e-4, 1))
             panel.grid(False)
             panel.set_title(name.replace("kind=", "").replace(" mixer.", ", "), size=9)
             panel.set(xlabel="changed token t", ylabel="output s")
@@ -262,21 +269,13 @@ queries: the mask is not square.
                 axis.set_major_locator(MaxNLocator(4, integer=True))
             if panel is panels[-1]:
                 bar = figure.colorbar(image, ax=panels)
-                bar.set_label(
-                    "change relative to the largest logit (blank: none)",
-                    color=colours.text,
-                    size=9,
-                )
-                bar.ax.tick_params(colors=colours.text, labelsize=8)
+                label = "change relative to the largest logit (blank: none)"
+                bar.set_label(label, color=colours.text, size=9)
+                bar.ax.tick_params(which="both", colors=colours.text, labelsize=8)
         numbers, floor = range(len(data["names"])), 1e-17  # where zeros are drawn
         last.axhline(ROUNDING, color=colours.dimmed, ls="--", lw=1)
-        last.plot(numbers, data["min_at"], ".", ms=4, label="smallest, at t")
-        last.plot(
-            numbers,
-            [max(x, floor) for x in data["max_before"]],
-            ".",
-            ms=4,
-            label="largest, before t",
-        )
+        series = {"smallest, at t": data["min_at"], "largest, before t": data["max_before"]}
+        for label, changes in series.items():
+            last.plot(numbers, [x or floor for x in changes], ".", ms=4, label=label)
         last.set(yscale="log", xlabel="model", ylabel="change", ylim=(floor / 10, 10))
         add_legend(last, colours, loc="center", bbox_to_anchor=(0.5, 0.66))

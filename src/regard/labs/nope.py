@@ -1,7 +1,7 @@
 """NoPE: a causal mask alone lets attention encode the position of each token."""
 
 from collections.abc import Callable, Iterator
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 import torch
 from jaxtyping import Float
@@ -12,10 +12,12 @@ from torch import Generator, Tensor
 
 from regard.attention import POSITIONS, SCORES, MultiHead, causal_mask
 from regard.diagrams.themes import Theme
-from regard.labs.lab import Check, Exercise, Findings, Lab, Parameters, Result, ResultTable
-from regard.labs.plotting import add_legend, add_subplots, draw_heatmap
+from regard.labs.lab import Check, Exercise, Findings, Lab, Parameters, Result, ResultTable, Value
+from regard.labs.plotting import add_legend, add_subplots, draw_masked_weights
 from regard.labs.single_query import ROUNDING
 
+DECODABLE = 0.5  # a decoded position must round to the right integer
+DENSE = 40  # tokens from which the plot has smaller dots and logarithmic axes
 LENGTHS = (1, 2, 3, 5, 8, 13, 21, 34, 55, 89, 144, 233)
 
 
@@ -26,6 +28,8 @@ class NopeParameters(Parameters):
     """d, embedding dimension; columns 1 and 2 matter."""
     trials: int = Field(10, ge=1, le=100)
     """Number of random W_Q, with random other columns, to test at each length."""
+    causal: bool = True
+    """Mask later tokens; without the mask, the output is 1/T at every position."""
 
 
 def keys_values(d_model: int) -> tuple[Float[Tensor, "dim dim"], Float[Tensor, "dim dim"]]:
@@ -86,24 +90,26 @@ def random_query(d_model: int, generator: Generator) -> Float[Tensor, "dim dim"]
     return normal * 1000 ** torch.rand((), dtype=torch.float64, generator=generator)
 
 
-def closed_form(length: int, d_model: int) -> Float[Tensor, "length dim"]:
-    """(1/t, 0, ..) for token t"""
+def closed_form(length: int, d_model: int, causal: bool = True) -> Float[Tensor, "length dim"]:
+    """(1/t, 0, ..) for token t, which attends to t tokens; (1/T, 0, ..) if it attends to all"""
     outputs = torch.zeros(length, d_model, dtype=torch.float64)
-    outputs[:, 0] = 1 / torch.arange(1, length + 1, dtype=torch.float64)
+    attended = torch.arange(1, length + 1, dtype=torch.float64)
+    outputs[:, 0] = 1 / (attended if causal else torch.full_like(attended, length))
     return outputs
 
 
-def max_errors(length: int, d_model: int, trials: int, generator: Generator) -> Float[Tensor, "3"]:
+def max_errors(length: int, params: NopeParameters, generator: Generator) -> Float[Tensor, "3"]:
     """Largest error of the first component, with weights and fused, and of the others, over random inputs."""
+    d_model, causal = params.d_model, params.causal
     largest = torch.zeros(3, dtype=torch.float64)
-    for _ in range(trials):
+    for _ in range(params.trials):
         tokens, w_q = (
             sample_embeddings(length, d_model, generator),
             random_query(d_model, generator),
         )
-        attended = run_attention(tokens, w_q, *keys_values(d_model), causal=True)
+        attended = run_attention(tokens, w_q, *keys_values(d_model), causal=causal)
         outputs = torch.stack([attended.output, attended.fused])
-        errors = (outputs - closed_form(length, d_model)).abs()
+        errors = (outputs - closed_form(length, d_model, causal)).abs()
         parts = [*errors[:, :, 0].amax(1), errors[:, :, 1:].max()]
         largest = torch.maximum(largest, torch.stack(parts))
     return largest
@@ -156,10 +162,11 @@ every token that it attends to. Under the causal mask these are t tokens, so
 
     alpha = 1/t for each        a_t = (1/t) (1, 0, ..) + 0 + .. + 0 = (1/t, 0, ..)
 
-from which a later layer can decode t. Without the mask, each of the T tokens gets (1/T, 0, ..), which does
-not depend on its position.
+from which a later layer can decode t, as 1 over the first component. Without the mask, each of the T tokens
+gets (1/T, 0, ..), which does not depend on its position.
 """
     parameters = NopeParameters
+    absent: ClassVar[dict[str, Value]] = {"causal": False}
     exercise = Exercise(
         starter='''
 def keys_values(d_model):
@@ -178,77 +185,90 @@ def keys_values(d_model):
     def measure(self, params: NopeParameters, generator: Generator) -> Findings:
         length, d_model = params.length, params.d_model
         lengths = [*(n for n in LENGTHS if n < length), length]
-        errors = torch.stack([max_errors(n, d_model, params.trials, generator) for n in lengths])
+        errors = torch.stack([max_errors(n, params, generator) for n in lengths])
         tokens = sample_embeddings(length, d_model, generator)
         weights = random_query(d_model, generator), *keys_values(d_model)
-        causal = run_attention(tokens, *weights, causal=True)
+        attended = run_attention(tokens, *weights, causal=params.causal)
+        outputs = attended.output[:, 0]
         unmasked = run_attention(tokens, *weights, causal=False).output[:, 0]
-        expected = closed_form(length, d_model)[:, 0]
-        with_weights, fused, others = errors.amax(0).tolist()
+        expected = closed_form(length, d_model, params.causal)[:, 0]
+        decoded = 1 / outputs
         return Findings(
             figures={
-                "outputs": causal.output[:, 0].tolist(),
+                "outputs": outputs.tolist(),
                 "closed_form": expected.tolist(),
+                "decoded": decoded.tolist(),
                 "without_mask": unmasked.tolist(),
-                "weights": causal.weights.tolist(),
+                "weights": attended.weights.tolist(),
                 "lengths": lengths,
                 "errors_by_length": errors[:, :2].amax(1).tolist(),
                 "other_components_by_length": errors[:, 2].tolist(),
             },
-            effect=[],
-            law=[
-                Check(
-                    f"largest difference of the first component from 1/t, up to {length} tokens, {path}",
-                    error,
-                    "<=",
-                    0,
-                    ROUNDING,
-                )
-                for path, error in (("with weights", with_weights), ("fused", fused))
-            ]
-            + [
-                Check("largest of all other components", others, "<=", 0, ROUNDING),
-                Check(
-                    "without the mask: largest difference from 1/t, which is 1 - 1/T at the first token",
-                    float((unmasked - expected).abs().max()),
+            law=self._check_law(params, errors, unmasked),
+            effect=[
+                Check.worst(
+                    "largest difference of the decoded position, 1 / the first component, from t",
+                    (decoded - torch.arange(1, length + 1)).tolist(),
                     "=",
-                    1 - 1 / length,
-                    ROUNDING,
-                ),
-                Check(
-                    "without the mask: largest minus smallest first component",
-                    float(unmasked.max() - unmasked.min()),
-                    "<=",
                     0,
-                    ROUNDING,
-                ),
+                    DECODABLE,
+                    hint="Two positions have (almost) the same output.",
+                )
             ],
             table=ResultTable(
-                ["token", "first component", "1/t", "without the mask"],
+                ["token", "first component", "closed form", "decoded position", "without the mask"],
                 [
-                    [t + 1, float(causal.output[t, 0]), float(expected[t]), float(unmasked[t])]
+                    [t + 1, *(float(x[t]) for x in (outputs, expected, decoded, unmasked))]
                     for t in range(min(6, length))
                 ],
             ),
         )
 
+    @staticmethod
+    def _check_law(
+        params: NopeParameters,
+        errors: Float[Tensor, "lengths 3"],
+        unmasked: Float[Tensor, " length"],
+    ) -> list[Check]:
+        """1/t with the mask, 1/T without it, and 0 in all other components."""
+        form = "1/t" if params.causal else "1/T"
+        first = (
+            f"largest difference of the first component from {form}, up to {params.length} tokens"
+        )
+        names = f"{first}, with weights", f"{first}, fused", "largest of all other components"
+        return [
+            *(
+                Check.worst(name, column.tolist(), "<=", 0, ROUNDING)
+                for name, column in zip(names, errors.unbind(1), strict=True)
+            ),
+            Check.worst(
+                "without the mask: largest difference from 1/T",
+                (unmasked - 1 / params.length).tolist(),
+                "=",
+                0,
+                ROUNDING,
+            ),
+        ]
+
     def draw(self, result: Result, figure: Figure, colours: Theme) -> None:
         data = result.figures
         left, right = add_subplots(figure, colours, columns=2)
-        positions = range(1, len(data["outputs"]) + 1)
-        left.plot(positions, data["closed_form"], label="$1/t$")
-        left.plot(positions, data["outputs"], "o", ms=5, label="causal mask, measured")
-        left.plot(positions, data["without_mask"], "s", ms=4, label="no mask, measured")
-        left.set(
-            xlabel="$t$, position of the token",
-            ylabel="first component of its output",
-            ylim=(0, 1.05),
-        )
-        left.xaxis.set_major_locator(MaxNLocator(integer=True))
+        length, causal = len(data["outputs"]), result.parameters["causal"]
+        positions = range(1, length + 1)
+        name, form = ("causal mask", "$1/t$") if causal else ("no mask", "$1/T$")
+        size = 5 if length <= DENSE else 2.5
+        left.plot(positions, data["closed_form"], label=f"{form}, derived")
+        left.plot(positions, data["outputs"], "o", ms=size, label=f"{name}, measured")
+        if causal:
+            left.plot(
+                positions, data["without_mask"], "s", ms=0.8 * size, label="no mask, measured"
+            )
+        left.set(xlabel="$t$, position of the token", ylabel="first component of its output")
+        # On a logarithmic axis 1/t is as readable at the last of 200 tokens as at the first.
+        left.set(**{"yscale": "log", "xscale": "log"} if length > DENSE else {"ylim": (0, 1.05)})
+        if length <= DENSE:
+            left.xaxis.set_major_locator(MaxNLocator(integer=True))
         add_legend(left, colours)
-        draw_heatmap(right, data["weights"], colours)
-        right.set(
-            xlabel="key position",
-            ylabel="$t$, query position",
-            title=r"attention weights: $1/t$ on every token up to $t$",
-        )
+        draw_masked_weights(right, data["weights"], colours, 1 / length)
+        right.set(xlabel="key position", ylabel="$t$, query position")
+        right.set_title(f"{form} on every token that $t$ attends to", size=10)

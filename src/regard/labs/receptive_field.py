@@ -1,35 +1,31 @@
 """Receptive field: with one position per head, the receptive field grows exponentially with depth."""
 
-from collections.abc import Callable, Iterator, Sequence
-from copy import copy
+from collections.abc import Callable, Iterator
 from dataclasses import astuple, dataclass, fields
 from itertools import product
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
-from jaxtyping import Bool, Float
 from matplotlib.figure import Figure
 from pydantic import Field
-from torch import Generator, Tensor
+from torch import Generator
 
-from regard.attention import NORMALISERS, SCORES, MultiHead
 from regard.diagrams.themes import Theme
 from regard.errors import UserError
-from regard.labs.lab import Check, Exercise, Findings, Lab, Parameters, Result, ResultTable
+from regard.labs.argmax_stack import offset_stack, random_stack, sample_tokens, trace_paths
+from regard.labs.cases import check_cases
+from regard.labs.lab import Check, Exercise, Findings, Lab, Parameters, Result, ResultTable, Value
 from regard.labs.plotting import add_legend, add_subplots
-from regard.labs.rotations import rotation_matrix
 
 HEADS, DEPTHS = (1, 2, 4), (1, 2, 3)
 PLOTTED = 2, 3  # heads and layers of the tree in the plot
-ROUNDING = 1e-9  # a smaller change of an output is a rounding error
-Tokens = Float[Tensor, "length dim"]
-Selections = Float[Tensor, "heads length length"]  # one-hot attention weights
-Dependencies = Bool[Tensor, "output input"]
 
 
 class ReceptiveFieldParameters(Parameters):
     extra_positions: int = Field(6, ge=1, le=64)
     """Number of positions beyond (h + 1)^n, which must stay outside the receptive field."""
+    dilated: bool = True
+    """Layer l attends at multiples of (h + 1)^l; if false, every layer attends at the same distances."""
 
 
 def bound(heads: int, layers: int) -> int:
@@ -37,124 +33,9 @@ def bound(heads: int, layers: int) -> int:
     return (heads + 1) ** layers
 
 
-# --- a stack of argmax attention layers with residual connections -----------------------------------
-
-
-class ArgmaxStack:
-    """x <- x + heads(x) in every layer: the library's heads with argmax, each attending to one position."""
-
-    def __init__(self, layers: Sequence[MultiHead]) -> None:
-        self.layers = [layer.double().requires_grad_(False) for layer in layers]
-
-    def __call__(self, x: Tokens) -> Tokens:
-        for layer in self.layers:
-            x = x + run_layer(layer, x)[0]
-        return x
-
-    def selections(self, x: Tokens) -> list[Selections]:
-        """The positions that the heads of each layer select for x."""
-        selections = []
-        for layer in self.layers:
-            output, weights = run_layer(layer, x)
-            selections.append(weights)
-            x = x + output
-        return selections
-
-    def freeze(self, x: Tokens) -> "ArgmaxStack":
-        """The same stack with the selections for x held fixed, so that inputs act through the values only."""
-        pairs = zip(self.layers, self.selections(x), strict=True)
-        return ArgmaxStack([freeze_weights(layer, weights) for layer, weights in pairs])
-
-    def dependencies(self, x: Tokens) -> Dependencies:
-        """True where an output changes when one input is changed."""
-        original, columns = self(x), []
-        for position in range(len(x)):
-            changed = x.clone()
-            changed[position] += unequal_numbers(x)
-            columns.append((self(changed) - original).abs().amax(-1) > ROUNDING)
-        return torch.stack(columns, dim=-1)
-
-    def gradient_support(self, x: Tokens) -> Bool[Tensor, " input"]:
-        """True where the gradient of output 0 with respect to an input is not 0."""
-        x = x.clone().requires_grad_()
-        (gradient,) = torch.autograd.grad(self(x)[0] @ unequal_numbers(x), x)
-        return gradient.abs().amax(-1) > 0
-
-
-def unequal_numbers(x: Tokens) -> Float[Tensor, " dim"]:
-    """One for each dimension; unequal, so that the contributions of two paths do not cancel."""
-    return torch.linspace(1, 2, x.shape[-1], dtype=x.dtype)
-
-
-def run_layer(layer: MultiHead, x: Tokens) -> tuple[Tokens, Selections]:
-    """(output, attention weights)"""
-    ids = torch.arange(len(x))[None]
-    output, weights = layer(
-        x[None], *layer.keys_values(x[None], ids), None, ids, ids, need_weights=True
-    )
-    assert weights is not None
-    return output[0], weights[0]
-
-
-def freeze_weights(layer: MultiHead, weights: Selections) -> MultiHead:
-    """The same layer with fixed attention weights, whatever the scores."""
-    frozen = copy(layer)
-    frozen.normalise = lambda scores: weights.expand_as(scores)
-    return frozen
-
-
-def trace_paths(selections: list[Selections]) -> list[list[int]]:
-    """All paths to output 0, from the last layer down: [layer, from, to, head], head 0 being the residual."""
-    paths, reached = [], {0}
-    for layer, weights in reversed(list(enumerate(selections))):
-        edges = [
-            [layer, source, target, head]
-            for target in sorted(reached)
-            for head, source in enumerate([target, *weights[:, target].argmax(-1).tolist()])
-        ]
-        paths += edges
-        reached = {source for _, source, _, _ in edges}
-    return paths
-
-
-def make_layer(d_model: int, heads: int, head_dim: int) -> MultiHead:
-    score = SCORES["scaled-dot"](head_dim, head_dim)
-    return MultiHead(d_model, heads, head_dim, score, NORMALISERS["argmax"])
-
-
-def random_stack(heads: int, layers: int) -> ArgmaxStack:
-    """A stack with randomly initialised weights."""
-    return ArgmaxStack([make_layer(8, heads, 5) for _ in range(layers)])
-
-
-def offset_stack(offsets: Sequence[Sequence[int]], length: int) -> ArgmaxStack:
-    """A stack whose head i of layer l, at position p, attends to p + offsets[l][i] modulo the length.
-
-    A token is (cos, sin, content), where (cos, sin) encodes its position as an angle. Queries are rotated by
-    the offset, so that the key at that angle has the highest score. Values and outputs hold the content only,
-    so the position encodings stay unchanged.
-    """
-    layers = []
-    for row in offsets:
-        layer = make_layer(3, len(row), 3)
-        rotations = [rotation_matrix(torch.tensor([2 * torch.pi * step / length])) for step in row]
-        with torch.no_grad():
-            for linear in (layer.query, layer.key_value, layer.output):
-                linear.weight.zero_()
-            for i, rotation in enumerate(rotations):
-                layer.query.weight[3 * i : 3 * i + 2, :2] = rotation
-                layer.key_value.weight[3 * i : 3 * i + 2, :2] = torch.eye(2)
-                layer.key_value.weight[3 * (len(row) + i) + 2, 2] = 1.0
-                layer.output.weight[2, 3 * i + 2] = 1.0
-        layers.append(layer)
-    return ArgmaxStack(layers)
-
-
-def sample_tokens(length: int, generator: Generator) -> Float[Tensor, "length 3"]:
-    """Tokens for such a stack: positions as angles, random contents."""
-    angle = 2 * torch.pi * torch.arange(length, dtype=torch.float64) / length
-    content = torch.rand(length, dtype=torch.float64, generator=generator)
-    return torch.stack([angle.cos(), angle.sin(), content], dim=-1)
+def derive_size(heads: int, layers: int, dilated: bool) -> int:
+    """(h + 1)^n; if every layer attends at the distances 1 .. h, the positions up to n h only: n h + 1"""
+    return bound(heads, layers) if dilated else heads * layers + 1
 
 
 @dataclass(frozen=True)
@@ -164,34 +45,48 @@ class Case:
     heads: int
     layers: int
     bound: int
+    derived: int
     constructed: int
     random: int
     gradient: int
     positions: int
 
     @property
-    def checks(self) -> list[Check]:
-        case = f"h = {self.heads}, n = {self.layers}"
+    def name(self) -> str:
+        return f"h = {self.heads}, n = {self.layers}"
+
+    @property
+    def law(self) -> list[Check]:
+        """No heads reach more than the bound, and the constructed ones what their offsets add up to."""
         hint = "An output depends on more than the residual and one position per head, or on less."
-        name = f"largest receptive field, {case}"
+        name = f"largest receptive field, {self.name}"
         return [
             Check(f"{name}, random heads", self.random, "<=", self.bound, hint=hint),
-            Check(f"{name}, constructed heads", self.constructed, "=", self.bound, hint=hint),
+            Check(f"{name}, constructed heads", self.constructed, "=", self.derived, hint=hint),
         ]
 
 
-def measure_case(heads: int, layers: int, extra_positions: int, generator: Generator) -> Case:
+def measure_case(
+    heads: int, layers: int, params: ReceptiveFieldParameters, generator: Generator
+) -> Case:
     """Receptive fields of heads constructed to reach the bound, and of random heads."""
     limit = bound(heads, layers)
-    length = limit + extra_positions
+    length = limit + params.extra_positions
     tokens = sample_tokens(length, generator)
-    stack = offset_stack(offsets(heads, layers), length)
+    stack = offset_stack(choose_offsets(heads, layers, params.dilated), length)
     constructed = stack.freeze(tokens).dependencies(tokens)
     x = torch.randn(length, 8, dtype=torch.float64, generator=generator)
     stack = random_stack(heads, layers)
     random, dense = stack.freeze(x).dependencies(x), stack.gradient_support(x)
     sizes = (int(mask.sum(-1).max()) for mask in (constructed, random, dense))
-    return Case(heads, layers, limit, *sizes, positions=length)
+    derived = derive_size(heads, layers, params.dilated)
+    return Case(heads, layers, limit, derived, *sizes, positions=length)
+
+
+def choose_offsets(heads: int, layers: int, dilated: bool) -> list[list[int]]:
+    """Those that reach the bound, or those of the first layer in every layer."""
+    rows = offsets(heads, layers)
+    return rows if dilated else [rows[0]] * layers
 
 
 # --- the exercise ---------------------------------------------------------------------------------
@@ -242,13 +137,15 @@ output can depend on after n layers,
 
 The bound is reached: let head i of layer l = 0 .. n - 1 attend i (h + 1)^l positions ahead. An output then
 depends on p + the sum of i_l (h + 1)^l with digits i_l = 0 .. h, and every number below (h + 1)^n has exactly
-one such representation.
+one such representation. (If every layer attended 1 .. h positions ahead, as the first does, an output would
+depend on no more than the n h + 1 positions up to p + n h: growth would be linear.)
 
 We hold every selection fixed, change one input at a time, and count for each output the inputs that change
 it, through the values. (The gradient would mislead: the straight-through gradient is that of softmax, and
 reaches every position.)
 """
     parameters = ReceptiveFieldParameters
+    absent: ClassVar[dict[str, Value]] = {"dilated": False}
     exercise = Exercise(
         starter='''
 def offsets(heads, layers):
@@ -270,18 +167,35 @@ for which the same holds.
     )
 
     def measure(self, params: ReceptiveFieldParameters, generator: Generator) -> Findings:
-        extra = params.extra_positions
-        cases = [measure_case(h, n, extra, generator) for h in HEADS for n in DEPTHS]
-        tokens = sample_tokens(bound(*PLOTTED) + extra, generator)
-        selections = offset_stack(offsets(*PLOTTED), len(tokens)).selections(tokens)
-        columns = ["h", "n", "(h + 1)^n", "constructed", "random", "by gradient", "positions"]
+        cases = [measure_case(h, n, params, generator) for h in HEADS for n in DEPTHS]
+        tokens = sample_tokens(bound(*PLOTTED) + params.extra_positions, generator)
+        plotted = choose_offsets(*PLOTTED, params.dilated)
+        selections = offset_stack(plotted, len(tokens)).selections(tokens)
+        columns = [
+            "h",
+            "n",
+            "(h + 1)^n",
+            "derived",
+            "constructed",
+            "random",
+            "by gradient",
+            "positions",
+        ]
         return Findings(
             figures={
                 "paths": trace_paths(selections),
                 **{f.name: [getattr(case, f.name) for case in cases] for f in fields(Case)},
             },
-            effect=[],
-            law=[check for case in cases for check in case.checks],
+            law=[check for case in cases for check in case.law],
+            effect=[
+                check_cases(
+                    "smallest part of (h + 1)^n that constructed heads reach",
+                    {case.name: case.constructed / case.bound for case in cases},
+                    ">=",
+                    1,
+                    hint="With {}, the bound is not reached: two paths lead to one position.",
+                )
+            ],
             table=ResultTable(columns, [list(astuple(case)) for case in cases]),
         )
 

@@ -1,154 +1,101 @@
 """Rotary: queries and keys are rotated by position, so scores depend on the relative distance only."""
 
+import math
 from collections.abc import Callable, Iterator, Mapping
-from typing import Literal
+from typing import ClassVar
 
 import torch
-from jaxtyping import Float, Int
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from pydantic import Field
+from matplotlib.ticker import MaxNLocator
 from torch import Generator, Tensor
 
-from regard.attention import POSITIONS
 from regard.attention.positions import SCALINGS
 from regard.diagrams.themes import Theme
-from regard.labs.lab import Check, Exercise, Findings, Lab, Parameters, Result, ResultTable
+from regard.labs.cases import check_cases
+from regard.labs.lab import Check, Exercise, Findings, Lab, Result, ResultTable, Value
 from regard.labs.plotting import add_legend, add_subplots
-from regard.labs.rotations import (
-    FLOAT32_ROUNDING,
-    ROUNDING,
-    Omega,
-    frequencies,
-    min_max_by_distance,
-    relative_distances,
-    rotation_matrix,
+from regard.labs.rotary_head import Measurement, RotaryHead, RotaryParameters, rotate
+from regard.labs.rotary_scalings import FREQUENCIES
+from regard.labs.rotations import FLOAT32_ROUNDING, ROUNDING, frequencies
+
+# The library's omega_i are float32: over t positions, an angle is off by at most t times this.
+ANGLE_ROUNDING = 2**-20
+MIN_RANGE = 0.1  # the score must vary with the distance by this part of its largest possible value
+MARKERS = "os^"  # one for each query position in the plot
+
+COLUMNS = (
+    *("scaling", "highest omega", "lowest omega", "largest difference from its formula"),
+    *("score scale", "spread at one distance", "range over distances"),
 )
 
-Vectors = Float[Tensor, "length dim"]
-Vector = Float[Tensor, " dim"]
 
-COLUMNS = "scaling", "spread at one distance", "|R_t x| / |x|", "parameters", "lowest omega"
-ERRORS = {  # what is 0 for every scaling, and its attribute of Measurement
-    "spread of <R_m x, R_n y> at one distance": "spread",
-    "difference of <R_m x, R_n y> from the closed form": "closed_form_error",
-    "difference between R_t x and its matrix form": "matrix_error",
-    "difference between matrix and complex form": "complex_error",
-    "difference of |R_t x| / |x| from 1": "norm_error",
-}
+Measurements = Mapping[str, Measurement]
 
 
-class RotaryParameters(Parameters):
-    head_dim: int = Field(16, ge=4, le=256, multiple_of=2)
-    """d, dimension of a head: d/2 pairs."""
-    length: int = Field(48, ge=4, le=256)
-    """Number of positions to measure."""
-    base: float = Field(10_000.0, ge=10, le=1e6)
-    """Base of the frequencies: about the ratio of the highest to the lowest."""
-    factor: float = Field(4.0, gt=1, le=64)
-    """s, by how much the context is extended, for the scaled variants."""
-
-
-class Rotation:
-    """The library's rotary embedding, with frequencies measured from its outputs."""
-
-    def __init__(self, params: RotaryParameters, scaling: str) -> None:
-        options = {
-            "base": params.base,
-            "scaling": scaling,
-            "factor": params.factor,
-            "original_length": params.length,
-        }
-        dim = params.head_dim
-        self.position = POSITIONS["rotary"](dim, 1, dim, **options).double()
-        rotated = self(torch.eye(dim, dtype=torch.float64)[::2], torch.tensor([1]))
-        cosines, sines = rotated.unflatten(-1, (-1, 2)).diagonal(dim1=0, dim2=1)
-        self.omega: Omega = torch.atan2(sines, cosines)
-        self.parameter_count = sum(p.numel() for p in self.position.parameters())
-
-    def __call__(self, x: Vectors, position_ids: Int[Tensor, " positions"]) -> Vectors:
-        """R_t x, for one vector at several positions or several vectors at one."""
-        count = max(len(x), len(position_ids))
-        position_ids = position_ids.expand(count)[None]
-        return self.position.rotate(x.expand(count, -1)[None, None], position_ids)[0, 0]
-
-    def by_matrix(self, x: Vector, t: int) -> Vector:
-        """A block-diagonal matrix of 2 x 2 rotations by t omega_i, times x."""
-        return rotation_matrix(t * self.omega) @ x
-
-    def by_complex(self, x: Vector, t: int) -> Vector:
-        """(x1 + i x2) e^(i t omega)"""
-        numbers = torch.complex(x[::2], x[1::2]) * torch.exp(1j * t * self.omega)
-        return torch.view_as_real(numbers).flatten()
-
-    def products(self, x: Vector, y: Vector, distances: Tensor) -> Tensor:
-        """<R_m x, R_n y> for each n - m: sum_i |x_i| |y_i| cos((n - m) omega_i + arg y_i - arg x_i)"""
-        one, other = torch.complex(x[::2], x[1::2]), torch.complex(y[::2], y[1::2])
-        angles = distances[:, None] * self.omega + other.angle() - one.angle()
-        return (one.abs() * other.abs() * angles.cos()).sum(-1)
-
-
-class Measurement:
-    """Properties of the rotated x and y over all pairs of positions."""
-
-    def __init__(self, rotation: Rotation, x: Vector, y: Vector, length: int) -> None:
-        self.rotation = rotation
-        position_ids = torch.arange(length)
-        rows, columns = rotation(x[None], position_ids), rotation(y[None], position_ids)
-        by_matrix, by_complex = (
-            torch.stack([form(x, t) for t in range(length)])
-            for form in (rotation.by_matrix, rotation.by_complex)
-        )
-        self.min, self.max = min_max_by_distance(rows @ columns.T)
-        self.closed_form = rotation.products(x, y, relative_distances(length))
-        self.norms = rows.norm(dim=-1) / x.norm()
-        self.spread = float((self.max - self.min).max())
-        differences = torch.stack([self.max - self.closed_form, self.closed_form - self.min])
-        self.closed_form_error = float(differences.abs().max())
-        self.matrix_error = float((rows - by_matrix).abs().max())
-        self.complex_error = float((by_matrix - by_complex).abs().max())
-        self.norm_error = float(self.norms.sub(1).abs().max())
-
-
-def check_worst(
-    name: str, values: Mapping[str, float], relation: Literal["=", "<="], tolerance: float
-) -> Check:
-    """The value must be 0 for every scaling: check the largest."""
-    scaling = max(values, key=lambda scaling: values[scaling])
-    hint = f"With scaling {scaling}."
-    return Check(f"largest {name}", values[scaling], relation, 0, tolerance, hint=hint)
-
-
-def check_rotations(
-    measured: Mapping[str, Measurement], params: RotaryParameters
-) -> Iterator[Check]:
-    """Every scaling against the properties of a rotation; unscaled, also its frequencies."""
-    for label, name in ERRORS.items():
-        values = {scaling: getattr(m, name) for scaling, m in measured.items()}
-        yield check_worst(label, values, "<=", ROUNDING * params.head_dim)
-    counts = {scaling: m.rotation.parameter_count for scaling, m in measured.items()}
-    yield check_worst("number of parameters", counts, "=", 0)
-    unscaled, formula = measured["none"], frequencies(params.head_dim, params.base)
+def check_law(measured: Measurements, params: RotaryParameters) -> Iterator[Check]:
+    """Every scaling against its own formula, and against the properties of a rotation."""
+    missing = [scaling for scaling in SCALINGS if scaling not in FREQUENCIES]
     yield Check(
-        "largest relative difference of omega_i from its formula",
-        float((unscaled.rotation.omega / formula - 1).abs().max()),
+        "scalings of the library without a formula here",
+        len(missing),
+        "=",
+        0,
+        hint=f"Nothing is known about {', '.join(missing)}.",
+    )
+    for scaling, m in measured.items():
+        yield Check(
+            f"scaling {scaling}: largest relative difference of omega_i from its formula",
+            m.head.frequency_error(),
+            "<=",
+            0,
+            FLOAT32_ROUNDING,
+        )
+        yield Check.worst(
+            f"scaling {scaling}: factor of every score",
+            m.head.scale.tolist(),
+            "=",
+            m.head.derived_scale,
+            ROUNDING,
+        )
+    angle = params.length * ANGLE_ROUNDING
+    errors = {
+        "|R_t q - its matrix form| / |q|": (lambda m: m.rotation_errors["query"], angle),
+        "|R_t k - its matrix form| / |k|": (lambda m: m.rotation_errors["key"], angle),
+        "difference between matrix and complex form": (lambda m: m.complex_error, ROUNDING),
+        "difference of |R_t x| / |x| from 1": (lambda m: m.norm_error, ROUNDING),
+        "difference of a score from the closed form": (lambda m: m.score_error, angle),
+        "number of parameters": (lambda m: m.head.parameter_count, 0),
+    }
+    for name, (error, tolerance) in errors.items():
+        values = {scaling: error(m) for scaling, m in measured.items()}
+        yield check_cases(f"largest {name}", values, "<=", 0, tolerance, "With scaling {}.")
+
+
+def check_effect(measured: Measurements) -> Iterator[Check]:
+    """The score depends on the relative distance, and on nothing else."""
+    yield check_cases(
+        "largest spread of a score at one distance, as a part of its largest possible value",
+        {scaling: m.spread for scaling, m in measured.items()},
         "<=",
         0,
-        FLOAT32_ROUNDING,
+        ROUNDING,
+        "With scaling {}, the score depends on the absolute position.",
+    )
+    yield check_cases(
+        "smallest range of a score over the distances from query 0, as a part of its largest possible value",
+        {scaling: m.range for scaling, m in measured.items()},
+        ">=",
+        MIN_RANGE,
+        hint="With scaling {}, the score hardly depends on the distance.",
     )
 
 
 # --- the exercise ---------------------------------------------------------------------------------
 
 
-def rotate(x: Vector, t: int, omega: Omega) -> Vector:
-    """(x1 cos - x2 sin, x2 cos + x1 sin) for each pair"""
-    x1, x2, angle = x[::2], x[1::2], t * omega
-    pairs = x1 * angle.cos() - x2 * angle.sin(), x2 * angle.cos() + x1 * angle.sin()
-    return torch.stack(pairs, dim=-1).flatten()
-
-
 def grade(answer: Callable[..., Tensor]) -> Iterator[Check]:
-    """The rotation must preserve norms, depend on the distance only, and rotate pair i by t omega_i."""
+    """The rotation must preserve norms, depend on the distance only, and rotate pair i by +t omega_i."""
     generator = torch.Generator().manual_seed(0)
     for dim, m, n, shift in ((2, 0, 1, 5), (6, 3, 7, 11), (10, 20, 1, 100)):
         omega = frequencies(dim, 10_000.0)
@@ -175,15 +122,25 @@ def grade(answer: Callable[..., Tensor]) -> Iterator[Check]:
             hint="It must depend on m - n only: rotate (x1, x2) by one angle, proportional to t.",
         )
         units = torch.eye(dim, dtype=torch.float64)
-        for j in (1, dim - 2):
+        for pair in range(dim // 2):
+            output, angle = rotated(units[2 * pair], n), n * float(omega[pair])
             yield Check(
-                f"<e, R_t e> for e = unit vector {j} ({case}, t = {n})",
-                float(units[j] @ rotated(units[j], n)),
+                f"element {2 * pair} of R_t e_{2 * pair}, a unit vector ({case}, t = {n})",
+                float(output[2 * pair]),
                 "=",
-                float(torch.cos(n * omega[j // 2])),
+                math.cos(angle),
                 1e-5,
-                hint=f"Element {j} belongs to pair {j // 2}, which rotates by t omega[{j // 2}]: pairs are "
-                "adjacent, (0, 1), (2, 3), .. (Some code pairs halves: the same, up to a permutation.)",
+                hint=f"Pair {pair} rotates by t omega[{pair}]: pairs are adjacent, (0, 1), (2, 3), .. (Some "
+                "code pairs halves: the same, up to a permutation.)",
+            )
+            yield Check(
+                f"element {2 * pair + 1} of R_t e_{2 * pair}, a unit vector ({case}, t = {n})",
+                float(output[2 * pair + 1]),
+                "=",
+                math.sin(angle),
+                1e-5,
+                hint="(1, 0) becomes (cos, sin): the rotation is by +t omega, counter-clockwise. Rotating by "
+                "-t omega has every property above, but it is not this one.",
             )
 
 
@@ -202,10 +159,19 @@ Rotations preserve norms, and R_m^T R_n = R_(n - m), so
 
     <R_m x, R_n y> = <x, R_(n - m) y> = sum_i |x_i| |y_i| cos((n - m) omega_i + arg y_i - arg x_i)
 
-with x_i, y_i the pairs as complex numbers: absolute positions cancel. Scaling the omega_i for longer contexts
-(linear, ntk, yarn) does not change that; yarn also multiplies all scores by the same factor.
+with x_i, y_i the pairs as complex numbers: absolute positions cancel. If only queries were rotated, scores
+would be <R_m x, y>, which depends on m. Scaling for a context s times as long changes the omega_i:
+
+    linear    omega_i / s
+    ntk       omega_i with the base b s^(d / (d - 2)): the highest stays, the lowest is divided by s
+    yarn      g omega_i + (1 - g) omega_i / s, g rising from 0 to 1 between 1 and 32 rotations over the
+              original length; also, every score is multiplied by (0.1 ln s + 1)^2
+
+We read everything from the scores of an attention head with W_Q = W_K = 1: R_t x from its scores with the
+unit vectors at position 0, omega_i from the scores of neighbours.
 """
     parameters = RotaryParameters
+    absent: ClassVar[dict[str, Value]] = {"rotate_keys": False}
     exercise = Exercise(
         starter='''
 def rotate(x, t, omega):
@@ -227,50 +193,77 @@ the angle a. Position t rotates pair i by t omega_i, so a query at m and a key a
     def measure(self, params: RotaryParameters, generator: Generator) -> Findings:
         x, y = torch.randn(2, params.head_dim, dtype=torch.float64, generator=generator)
         measured = {
-            scaling: Measurement(Rotation(params, scaling), x, y, params.length)
+            scaling: Measurement(RotaryHead(params, scaling), x, y, params.rotate_keys)
             for scaling in SCALINGS
+            if scaling in FREQUENCIES
         }
-        rotations = [m.rotation for m in measured.values()]
-        norms = [float(m.norms.mean()) for m in measured.values()]
-        counts = [rotation.parameter_count for rotation in rotations]
-        spreads = [m.spread for m in measured.values()]
-        lowest = [float(rotation.omega.min()) for rotation in rotations]
+        heads = [m.head for m in measured.values()]
+        unscaled, last = measured["none"], params.length - 1
+        distances = torch.arange(-last, last + 1, dtype=torch.float64)
+        rows = [
+            [
+                *(scaling, float(m.head.omega.max()), float(m.head.omega.min())),
+                *(m.head.frequency_error(), float(m.head.scale.mean()), m.spread, m.range),
+            ]
+            for scaling, m in measured.items()
+        ]
         return Findings(
             figures={
                 "scalings": list(measured),
-                "distances": relative_distances(params.length).tolist(),
-                "omegas": [rotation.omega.tolist() for rotation in rotations],
-                "norms": norms,
-                "parameters": counts,
-                "min_products": [m.min.tolist() for m in measured.values()],
-                "max_products": [m.max.tolist() for m in measured.values()],
-                "closed_form_products": [m.closed_form.tolist() for m in measured.values()],
+                "omegas": [head.omega.tolist() for head in heads],
+                "derived_omegas": [head.derived_omega for head in heads],
+                "score_scales": [head.scale.tolist() for head in heads],
+                "derived_score_scales": [head.derived_scale for head in heads],
+                "parameters": [head.parameter_count for head in heads],
+                "distances": distances.tolist(),
+                "closed_form": unscaled.head.closed_form(x, y, distances).tolist(),
+                "query_positions": (queries := sorted({0, last // 2, last})),
+                "scores": unscaled.scores[queries].tolist(),
             },
-            effect=[],
-            law=list(check_rotations(measured, params)),
-            table=ResultTable(
-                COLUMNS,
-                [list(row) for row in zip(measured, spreads, norms, counts, lowest, strict=True)],
-            ),
+            law=list(check_law(measured, params)),
+            effect=list(check_effect(measured)),
+            table=ResultTable(COLUMNS, rows),
         )
 
     def draw(self, result: Result, figure: Figure, colours: Theme) -> None:
-        data = result.figures
         left, right = add_subplots(figure, colours, columns=2)
-        distances = data["distances"]
-        left.plot(distances, data["closed_form_products"][0], label="closed form")
-        left.plot(distances, data["max_products"][0], "o", ms=5, label="maximum over m")
-        left.plot(distances, data["min_products"][0], "o", ms=2.5, label="minimum over m")
-        half = len(distances) // 2
-        for i, name in enumerate(data["scalings"]):
-            line = right.plot(
-                distances[half:],
-                data["closed_form_products"][i][half:],
-                label={"none": "unscaled"}.get(name, name),
-            )[0]
-            right.plot(
-                distances[half:], data["max_products"][i][half:], ".", ms=5, color=line.get_color()
+        self._draw_scores(left, result.figures, colours)
+        self._draw_frequencies(right, result.figures, colours)
+
+    @staticmethod
+    def _draw_scores(panel: Axes, data: dict, colours: Theme) -> None:
+        """Scores of queries at several positions, over the one curve on which all should lie."""
+        panel.plot(
+            data["distances"],
+            data["closed_form"],
+            color=colours.dimmed,
+            label=r"$\langle x, R_{n-m}\,y \rangle$, derived",
+        )
+        curves = zip(data["query_positions"], data["scores"], MARKERS, strict=False)
+        for m, scores, marker in curves:
+            distances = [n - m for n in range(len(scores))]
+            panel.plot(distances, scores, marker, ms=4, mfc="none", label=f"query at $m = {m}$")
+        panel.set(xlabel=r"distance $n - m$ (tokens)", ylabel=r"score of the key at $n$, unscaled")
+        add_legend(panel, colours, loc="lower left", bbox_to_anchor=(0, 1), ncols=2)
+
+    @staticmethod
+    def _draw_frequencies(panel: Axes, data: dict, colours: Theme) -> None:
+        """What a scaling makes of each frequency: measured dots over derived lines."""
+        unscaled = data["derived_omegas"][data["scalings"].index("none")]
+        series = zip(data["scalings"], data["omegas"], data["derived_omegas"], strict=True)
+        for scaling, omegas, derived in series:
+            measured, line = (
+                [omega / original for omega, original in zip(values, unscaled, strict=True)]
+                for values in (omegas, derived)
             )
-        for panel in (left, right):
-            panel.set(xlabel=r"distance $n - m$ (tokens)", ylabel=r"$\langle R_m x, R_n y \rangle$")
-            add_legend(panel, colours, loc="lower left", bbox_to_anchor=(0, 1), ncols=2)
+            pairs = range(1, len(unscaled) + 1)
+            label = {"none": "unscaled"}.get(scaling, scaling)
+            colour = panel.plot(pairs, line, lw=1.2, label=label)[0].get_color()
+            panel.plot(pairs, measured, "o", ms=4, color=colour)
+        panel.set(
+            xlabel="pair i (lines: derived, dots: measured)",
+            ylabel=r"$\omega_i$ / unscaled $\omega_i$",
+            ylim=(0, None),
+        )
+        panel.xaxis.set_major_locator(MaxNLocator(integer=True))
+        add_legend(panel, colours, loc="lower left", bbox_to_anchor=(0, 1), ncols=2)

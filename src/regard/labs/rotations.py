@@ -42,3 +42,9 @@ def min_max_by_distance(products: Square) -> tuple[ByDistance, ByDistance]:
     length = len(products)
     diagonals = [products.diagonal(offset) for offset in range(1 - length, length)]
     return torch.stack([x.min() for x in diagonals]), torch.stack([x.max() for x in diagonals])
+
+
+def spread_by_distance(products: Square) -> ByDistance:
+    """Largest minus smallest entry at each distance: 0 if only distance matters."""
+    smallest, largest = min_max_by_distance(products)
+    return largest - smallest

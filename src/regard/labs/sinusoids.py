@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable, Iterator
+from typing import ClassVar
 
 import torch
 from jaxtyping import Float
@@ -9,10 +10,10 @@ from matplotlib.figure import Figure
 from pydantic import Field
 from torch import Generator, Tensor
 
-from regard.attention import POSITIONS
+from regard.attention import POSITIONS, Position
 from regard.config import Sinusoidal
 from regard.diagrams.themes import Theme
-from regard.labs.lab import Check, Exercise, Findings, Lab, Parameters, Result, ResultTable
+from regard.labs.lab import Check, Exercise, Findings, Lab, Parameters, Result, ResultTable, Value
 from regard.labs.plotting import add_legend, add_subplots
 from regard.labs.rotations import (
     FLOAT32_ROUNDING,
@@ -24,6 +25,9 @@ from regard.labs.rotations import (
     relative_distances,
     rotation_matrix,
 )
+from regard.labs.self_attention import ScoringHead
+
+MIN_CHANGE = 0.1  # relative change of PE(t), and of PE(s) . PE(t), from which a reader can see it
 
 Table = Float[Tensor, "length dim"]
 
@@ -33,18 +37,28 @@ class SinusoidsParameters(Parameters):
     """D, dimension of the encoding: D/2 pairs of a sine and a cosine."""
     length: int = Field(64, ge=8, le=512)
     """Number of positions to measure."""
-    shift: int = Field(5, ge=1, le=64)
-    """k, number of positions to shift by."""
+    shift: int = Field(5, ge=0, le=64)
+    """k, number of positions to shift by; 0 rotates nothing."""
     base: float = Field(10_000.0, ge=10, le=1e6)
     """Base of the frequencies: about the ratio of the highest to the lowest."""
 
 
+def make_position(d_model: int, base: float) -> Position:
+    """The library's sinusoidal position."""
+    return POSITIONS["sinusoidal"](d_model, 1, d_model, **Sinusoidal(base=base).options).double()
+
+
 def encode_positions(d_model: int, length: int, base: float = 10_000.0) -> Table:
     """PE(0), PE(1), ... as the library adds them to embeddings, here to zeros."""
-    options = Sinusoidal(base=base).options
-    position = POSITIONS["sinusoidal"](d_model, 1, d_model, **options).double()
     zeros = torch.zeros(1, length, d_model, dtype=torch.float64)
-    return position.embed(zeros, torch.arange(length)[None])[0]
+    return make_position(d_model, base).embed(zeros, torch.arange(length)[None])[0]
+
+
+def score_positions(d_model: int, length: int, base: float) -> Float[Tensor, "length length"]:
+    """PE(s) . PE(t): the scores of an attention head with W_Q = W_K = 1, for embeddings of 0."""
+    head = ScoringHead(d_model, make_position(d_model, base))
+    zeros, ids = torch.zeros(length, d_model, dtype=torch.float64), torch.arange(length)
+    return head(zeros, ids, zeros, ids)
 
 
 def measure_frequencies(table: Table) -> Omega:
@@ -62,7 +76,8 @@ def shift(k: int, d_model: int, base: float) -> Float[Tensor, "dim dim"]:
 def fit_rotations(table: Table, k: int) -> Float[Tensor, "pairs 2 2"]:
     """For each pair, the least-squares 2 x 2 matrix that maps PE(t) to PE(t + k) for all t."""
     pairs = table.unflatten(-1, (-1, 2)).transpose(0, 1)
-    return torch.linalg.lstsq(pairs[:, :-k], pairs[:, k:]).solution.transpose(1, 2)
+    steps = pairs.shape[1] - k
+    return torch.linalg.lstsq(pairs[:, :steps], pairs[:, k:]).solution.transpose(1, 2)
 
 
 # --- the exercise ---------------------------------------------------------------------------------
@@ -113,9 +128,11 @@ linear layer can compute a shift by k positions. And sin a sin b + cos a cos b =
 
     PE(s) . PE(t) = sum_i cos((t - s) omega_i)
 
-which is D/2 for s = t, and depends on t - s only.
+which is D/2 for s = t, and depends on t - s only. We read it from the scores of an attention head with
+W_Q = W_K = 1, whose embeddings are 0. The effect: R_k moves PE(t), and the score falls with the distance.
 """
     parameters = SinusoidsParameters
+    absent: ClassVar[dict[str, Value]] = {"shift": 0}
     exercise = Exercise(
         starter='''
 def shift(k, d_model, base):
@@ -143,10 +160,12 @@ PE(t) stacks pairs (sin t omega_i, cos t omega_i), omega_i = base^(-2i / d_model
         matrices = fit_rotations(table, k)
         angles, expected_angles = torch.atan2(matrices[:, 0, 1], matrices[:, 0, 0]), k * omega
         orthogonality = matrices.transpose(1, 2) @ matrices - torch.eye(2, dtype=torch.float64)
-        minima, maxima = min_max_by_distance(table[:length] @ table[:length].T)
+        minima, maxima = min_max_by_distance(score_positions(params.d_model, length, params.base))
         distances = relative_distances(length)
         closed_form = torch.cos(distances[:, None] * omega).sum(-1)
         differences = torch.stack([maxima - closed_form, closed_form - minima])
+        moved = (table[k:] - table[:length]).norm(dim=-1) / table[:length].norm(dim=-1)
+        lowest = minima / (params.d_model / 2)
         sum_rounding = ROUNDING * params.d_model
         errors = {
             "relative difference of omega_i from base^(-2i / D)": (
@@ -170,14 +189,30 @@ PE(t) stacks pairs (sin t omega_i, cos t omega_i), omega_i = base^(-2i / d_model
             figures={
                 "omegas": omega.tolist(),
                 "distances": distances.tolist(),
+                "moved": moved.tolist(),
                 "angles": angles.remainder(2 * math.pi).tolist(),
                 "expected_angles": expected_angles.remainder(2 * math.pi).tolist(),
                 **{f"{name}_products": values.tolist() for name, values in series.items()},
             },
-            effect=[],
             law=[
-                Check(f"largest {name}", float(values.abs().max()), "<=", 0, tolerance)
+                Check.worst(f"largest {name}", values.abs().flatten().tolist(), "<=", 0, tolerance)
                 for name, (values, tolerance) in errors.items()
+            ],
+            effect=[
+                Check.worst(
+                    "smallest |PE(t + k) - PE(t)| / |PE(t)|, over all t",
+                    moved.tolist(),
+                    ">=",
+                    MIN_CHANGE,
+                    hint="The rotation is (almost) the identity.",
+                ),
+                Check(
+                    "lowest PE(s) . PE(t), as a part of its value D/2 at s = t",
+                    float(lowest.min()),
+                    "<=",
+                    1 - MIN_CHANGE,
+                    hint="It hardly depends on the distance.",
+                ),
             ],
             table=ResultTable(
                 ["t - s", "minimum of PE(s) . PE(t)", "maximum", "closed form"],
@@ -195,7 +230,8 @@ PE(t) stacks pairs (sin t omega_i, cos t omega_i), omega_i = base^(-2i / d_model
         fitted = rf"from $PE(t)$ to $PE(t + {k})$, fitted"
         left.plot(pairs, data["expected_angles"], label=rf"${k}\,\omega_i$ (modulo $2\pi$)")
         left.plot(pairs, data["angles"], "o", ms=4, label=fitted)
-        left.set(yscale="log", xlabel="pair i", ylabel="rotation angle (radians)")
+        left.set(xlabel="pair i", ylabel="rotation angle (radians)")
+        left.set(yscale="log" if k else "linear")
         distances = data["distances"]
         label = r"$\sum_i \cos((t - s)\,\omega_i)$"
         right.plot(distances, data["closed_form_products"], label=label)
