@@ -20,6 +20,7 @@ from regard.labs.receptive_field import ReceptiveField
 from regard.labs.rotary import Rotary
 from regard.labs.scaling import Scaling
 from regard.labs.sinusoids import Sinusoids
+from regard.labs.storage import Storage
 
 LABS: dict[str, Lab] = {
     lab.name: lab
@@ -37,6 +38,7 @@ LABS: dict[str, Lab] = {
         ReceptiveField(),
         Costs(),
         Bottleneck(),
+        Storage(),
         Scaling(),
         Extrapolation(),
     )
