@@ -11,6 +11,7 @@ from regard.labs.copying import Copying
 from regard.labs.costs import Costs
 from regard.labs.equivariance import Equivariance
 from regard.labs.extrapolation import Extrapolation
+from regard.labs.inference_memory import InferenceMemory
 from regard.labs.lab import Check, Exercise, Findings, Lab, Parameters, Result, ResultTable
 from regard.labs.multi_head import TwoHeads
 from regard.labs.noisy_keys import NoisyKeys
@@ -37,6 +38,7 @@ LABS: dict[str, Lab] = {
         Nope(),
         ReceptiveField(),
         Costs(),
+        InferenceMemory(),
         Bottleneck(),
         Storage(),
         Scaling(),

@@ -100,7 +100,10 @@ def summarise(measured: Measurement) -> Findings:
             "each token compared with the reference's at the same position; tokens missing from an output "
             "that ends early count as wrong, those after the reference's end do not count.",
             f"without attention, at initialisation: each step multiplies the gradient by {decay.factor:.3g}.",
-            *(f"Not trained: {name} (K < {LEARNED} in at least one seed: not a letter is known)" for name in untrained),
+            *(
+                f"Not trained: {name} (K < {LEARNED} in at least one seed: not a letter is known)"
+                for name in untrained
+            ),
         ],
     )
 

@@ -63,7 +63,9 @@ def grade(answer: Callable[..., Tensor]) -> Iterator[Check]:
         yield Check(
             f"predictions that differ from the least-squares probe's ({classes} classes, dimension {dim}, "
             f"{len(test)} states)",
-            int((output != probe(*train, test)).sum()) if output.shape == half[1].shape else len(test),
+            int((output != probe(*train, test)).sum())
+            if output.shape == half[1].shape
+            else len(test),
             "=",
             0,
             hint="Minimise |W h + b - one_hot(label)|^2 over the training states (append a 1 to each state for "
@@ -162,9 +164,7 @@ form: for a matrix A of training states with a column of ones, and one-hot label
         right.set(xlabel="accuracy of a linear probe")
 
 
-def draw_bars(
-    panel: Axes, rows: list[str], series: dict[str, list[float]], colours: Theme
-) -> None:
+def draw_bars(panel: Axes, rows: list[str], series: dict[str, list[float]], colours: Theme) -> None:
     """Horizontal bars in groups, one group for each row, the first on top."""
     height = 0.8 / len(series)
     for i, (name, values) in enumerate(series.items()):
