@@ -134,9 +134,9 @@ alpha_ij, and the gradient is the sum of both. So before any training the first 
 without attention, and a fraction alpha_ij of it with attention.
 
 The law is about any model, trained or not: how the gradient shrinks, and that it has no other path than these
-two. The effect needs training: that the decoder stores the same K letters of any sequence is true of a trained
-model at best, and one with K < 2 knows at most where a sequence ends. It counts as not trained. A plain rnn
-without attention, whose gradient vanishes fastest, often ends there.
+two. The effect needs training: that the decoder stores the same K letters of any sequence is true of a
+trained model at best, and one with K < 2 knows at most where a sequence ends. It counts as not trained. A
+plain rnn without attention, whose gradient vanishes fastest, often ends there.
 """
     parameters = BottleneckParameters
     absent: ClassVar[dict[str, Value]] = {"train_size": 100, "epochs": 1.0}  # 4 steps: not trained

@@ -86,7 +86,7 @@ def expected_accuracy(capacity: float, length: float, guess: float) -> float:
 
 @dataclass(frozen=True)
 class CapacityFit:
-    """The closed form fitted to accuracies: K, the accuracy c of a guess, K's standard error, RMS residual."""
+    """The closed form fitted to accuracies: K, the accuracy c of a guess, K's error, RMS residual."""
 
     capacity: float
     guess: float

@@ -1,5 +1,6 @@
 """What `bottleneck` measured, and its verdict: the law, the effect, the table, and models not trained."""
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
@@ -57,9 +58,10 @@ class Measurement:
     def gradient_ratio(self) -> float:
         """Gradient at the first letter at initialisation, with attention / without."""
         first_letter = 1  # source position 0 is <U> or <L>
-        before = (self.gradient_norms[f"{name}, before"] for name in (ATTENTION, BASELINE))
-        with np.errstate(divide="ignore", invalid="ignore"):
-            return float(np.divide(*(np.float64(norms[first_letter]) for norms in before)))
+        with_attention, without = (
+            self.gradient_norms[f"{name}, before"][first_letter] for name in (ATTENTION, BASELINE)
+        )
+        return with_attention / without if without else math.inf
 
 
 def summarise(measured: Measurement) -> Findings:
@@ -112,7 +114,8 @@ def judge_law(measured: Measurement, decay: GeometricDecay) -> list[Check]:
     """What the derivation says of any model, trained or not."""
     return [
         Check.worst(
-            "without attention: largest change of a logit when noise replaces all encoder states but the last",
+            "without attention: largest change of a logit when noise replaces all encoder states but the "
+            "last",
             measured.start_state_only,
             "=",
             0,
@@ -174,7 +177,8 @@ def judge_effect(measured: Measurement) -> list[Check]:
             hint="The letters stored depend on the length: training is not finished.",
         ),
         Check(
-            "gradient of the last loss at the first letter, at initialisation: ratio with / without attention",
+            "gradient of the last loss at the first letter, at initialisation: ratio with / without "
+            "attention",
             measured.gradient_ratio(),
             ">=",
             GRADIENT_RATIO,

@@ -89,11 +89,11 @@ one key and value for all heads (multi-query), h - 1 of h pairs of projections g
 MACs; with g groups 2 M d^2 (h - g). Scores and weighted sums stay. The KV cache holds g keys and values for
 each token instead of h: 2 g M d elements.
 
-In big-O, with h fixed: O(M d^2 + M^2 d) for self-attention, O((M + N) d^2 + M N d) for cross-attention. Sharing
-changes the constant of M d^2, not the order: the longer the sequence, the less it saves in MACs, whereas the cache
-shrinks by h / g at any length. We double each of M, d and h, and compare the growth with the formula: by 2 to 4
-for M and d in self-attention (2 where the linear term dominates, 4 where the quadratic one does), by 2 for h, or
-less where the groups stay as many.
+In big-O, with h fixed: O(M d^2 + M^2 d) for self-attention, O((M + N) d^2 + M N d) for cross-attention.
+Sharing changes the constant of M d^2, not the order: the longer the sequence, the less it saves in MACs,
+whereas the cache shrinks by h / g at any length. We double each of M, d and h, and compare the growth with
+the formula: by 2 to 4 for M and d in self-attention (2 where the linear term dominates, 4 where the quadratic
+one does), by 2 for h, or less where the groups stay as many.
 
 PyTorch counts 2 flops for each MAC. We run the path that returns attention weights, because PyTorch counts 0
 for the fused CPU kernel.
@@ -140,7 +140,7 @@ Every head has its own queries; keys and values are computed once for each group
                 "growth": [[list(pair) for pair in each.values()] for each in growth.values()],
                 "saved_multi_query": (counts["self"][0] - counts["multi-query"][0]) // 2,
                 "saved_grouped": (counts["self"][0] - counts[f"grouped-query, g = {g}"][0]) // 2,
-                "cache": list(caches[groups] for groups in (h, 1, g)),
+                "cache": [caches[groups] for groups in (h, 1, g)],
                 "without_the_sheets_m": self_attention_macs(m, d, h) - h * m * d**2 + h * d**2,
                 "flops_fused": measure_self(m, d, h, h, need_weights=False)[0],
                 "lengths": lengths,

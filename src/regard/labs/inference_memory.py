@@ -85,8 +85,8 @@ def grade(answer: Callable[..., int]) -> Iterator[Check]:
             answer(tokens, layers, heads, groups, head_dim),
             "=",
             measured.used[-1],
-            hint="Each layer keeps a key and a value for each token and key/value head, d_h numbers of 4 bytes "
-            "each. Queries are not kept, so the number of query heads does not matter.",
+            hint="Each layer keeps a key and a value for each token and key/value head, d_h numbers of 4 "
+            "bytes each. Queries are not kept, so the number of query heads does not matter.",
         )
 
 
@@ -99,7 +99,8 @@ class InferenceMemory(Lab):
         "key and a value for each token, divided by the heads that share them"
     )
     derivation = """
-To generate token n + 1, a decoder keeps, in each of L layers (d = h d_h, numbers of 4 bytes, S source tokens):
+To generate token n + 1, a decoder keeps, in each of L layers (d = h d_h, numbers of 4 bytes, S source
+tokens):
 
     RNN              the last state, d (LSTM: 2 d); with attention also the source: S (k + d) once
     state space      a state of constant size: 2 d (8 + 3) for 8 states per channel and a kernel of 4
@@ -147,7 +148,7 @@ computed once, when the token is read, and kept: the KV cache. A float32 has 4 b
 
         models = {name: build_model(family) for name, family in families.items()}
         kept = {name: run(name, family.window) for name, family in families.items()}
-        whole, too_few = run("window", None), run("window", params.window - 2)
+        whole, too_few = run("window", None), run("window", params.window - 1)
         logits = kept["window"].logits
         return summarise(
             families,
@@ -277,9 +278,10 @@ def summarise(
             ],
         ),
         notes=[
-            "allocated: the library's KV cache grows by doubling, so that its buffers are larger than what they "
-            "hold.",
-            f"window: older keys are evicted by this lab. The library masks them, and holds {window_held} bytes.",
+            "allocated: the library's KV cache grows by doubling, so that its buffers are larger than what "
+            "they hold.",
+            "window: older keys are evicted by this lab. The library masks them, and holds "
+            f"{window_held} bytes.",
             "gru, lstm: the library keeps the encoder states, O(S d), also where no attention reads them.",
         ],
     )

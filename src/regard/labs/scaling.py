@@ -148,16 +148,16 @@ A sequence of L tokens of dimension d:
                        and the weighted sum of the values are kept    time L^2    memory L
     state space        a scan over a state of constant size           time L      memory L
 
-The law counts: MACs by formula, and what must be stored. With d_h = 4 d (one head) and i = 8 d channels of s = 16
-states, a convolution over 4 tokens, and rank r = ceil(d / 16), the layers of this lab take
+The law counts: MACs by formula, and what must be stored. With d_h = 4 d (one head) and i = 8 d channels of s
+= 16 states, a convolution over 4 tokens, and rank r = ceil(d / 16), the layers of this lab take
 
     RNN                6 d^2 L                                    three gates, two matrices each
     naive attention    4 d d_h L + 2 d_h L^2                      projections; scores and weighted sums
     state space        (2 d i + (r + 2 s) i + r i + 4 i + s i + i d) L
 
-MACs, and naive attention stores at least scores and weights: 2 x 4 L^2 bytes. (PyTorch does not count the MACs
-of the fused CPU kernel.) The effect is what of this shows on the clock and in memory at these lengths: if they
-are short, or d is large, the terms of order L dominate, and attention looks linear.
+MACs, and naive attention stores at least scores and weights: 2 x 4 L^2 bytes. (PyTorch does not count the
+MACs of the fused CPU kernel.) The effect is what of this shows on the clock and in memory at these lengths:
+if they are short, or d is large, the terms of order L dominate, and attention looks linear.
 
 We fit a + c L^p, a straight line in log-log coordinates after subtracting a, and report p with its 95 %
 confidence interval. Lower-order terms (projections, L d^2) bend the line slightly: hence the tolerance. Time

@@ -20,7 +20,7 @@ KQ_DIM, STATE_DIM, EXPAND, CONV_KERNEL, ROPE_DIM = 8, 8, 2, 4, 4
 
 @dataclass(frozen=True)
 class Sizes:
-    """L layers, h heads of dimension d_h, g key/value heads, a latent vector of dimension c, a window of w."""
+    """L layers, h heads of dimension d_h, g key/value heads, a latent vector of c, a window of w."""
 
     layers: int
     heads: int
@@ -177,17 +177,17 @@ class Generation:
 def generate(
     model: Model, source: int, tokens: int, generator: Generator, keep: int | None = None
 ) -> Generation:
-    """Read a random source, then random tokens one by one; `keep`: evict all but the last so many."""
+    """Read a random source, then random tokens one by one; `keep`: never hold more than the last so many."""
     ids = torch.randint(4, VOCAB, (1, source), generator=generator)
     state = model.init_state(model.encode(ids, torch.ones_like(ids, dtype=torch.bool)))
     used, allocated, by_library, all_logits = [], [], [], []
     for step in range(tokens + 1):
+        if keep is not None:
+            evict(state, keep - (1 if step else 0))  # the next token makes it `keep` again
         if step:
             token = torch.randint(4, VOCAB, (1,), generator=generator)
             logits, state = model.step(token, state)
             all_logits.append(logits)
-        if keep is not None:
-            evict(state, keep)
         used.append(state_bytes(state))
         allocated.append(state_bytes(state, used=False))
         by_library.append(state.cache_bytes())

@@ -68,8 +68,8 @@ def grade(answer: Callable[..., Tensor]) -> Iterator[Check]:
             else len(test),
             "=",
             0,
-            hint="Minimise |W h + b - one_hot(label)|^2 over the training states (append a 1 to each state for "
-            "b), and predict the class with the largest output. A regression on the class number, or the "
+            hint="Minimise |W h + b - one_hot(label)|^2 over the training states (append a 1 to each state "
+            "for b), and predict the class with the largest output. A regression on the class number, or the "
             "nearest class mean, is another probe.",
         )
 
@@ -83,8 +83,8 @@ class Storage(Lab):
         "state; inference changes activations, never weights"
     )
     derivation = """
-A GRU with attention learns the case task (`<U> aBc` gives `ABC`). From the source, its decoder gets two things:
-the start state d_0 = ReLU(W h_n + b), and the encoder states h_1 .. h_n, which attention reads. So
+A GRU with attention learns the case task (`<U> aBc` gives `ABC`). From the source, its decoder gets two
+things: the start state d_0 = ReLU(W h_n + b), and the encoder states h_1 .. h_n, which attention reads. So
 
     output(start state of x, encoder states of x) = output(x)
 
@@ -95,17 +95,17 @@ and where each part comes from another sentence, the output shows which part it 
     y asks for the other case        the case of the output shows where the case is read from
     start state 0                    what is lost depends on the start state
 
-That a state *holds* something is another question than whether it is *used*. A linear probe, the least-squares
-fit of W h + b to one-hot labels on half of the sentences, tells on the other half whether position, letter and
-case can be read off a state. We compare with shuffled labels, and with the same model before training: a
-recurrent state always holds its last input, trained or not.
+That a state *holds* something is another question than whether it is *used*. A linear probe, the
+least-squares fit of W h + b to one-hot labels on half of the sentences, tells on the other half whether
+position, letter and case can be read off a state. We compare with shuffled labels, and with the same model
+before training: a recurrent state always holds its last input, trained or not.
 
 Training: the target is used twice. Shifted by one it is the decoder's input (teacher forcing), and unshifted
 it is the label of each output. The gradient of output i's loss reaches the inputs up to i, and every weight.
 Inference: the output is the next input, so that a teacher-forced pass over an output gives the same
-probabilities as the search that found it. A letter of the source that changes leaves the encoder states before
-it as they are (this encoder reads forward), and changes those after it, the start state, the decoder states,
-the context and the output. No weight changes.
+probabilities as the search that found it. A letter of the source that changes leaves the encoder states
+before it as they are (this encoder reads forward), and changes those after it, the start state, the decoder
+states, the context and the output. No weight changes.
 """
     parameters = StorageParameters
     absent: ClassVar[dict[str, Value]] = {"train_size": 100, "epochs": 1.0}  # 4 steps: not trained
@@ -125,8 +125,9 @@ def probe(train_states, train_labels, states):
         grade=grade,
         background="""
 A probe asks whether something can be read off a state. It is kept linear so that it reads what the state
-shows, instead of computing it; and it is tested on states that it was not fitted to. Least squares has a closed
-form: for a matrix A of training states with a column of ones, and one-hot labels Y, the weights are pinv(A) Y.
+shows, instead of computing it; and it is tested on states that it was not fitted to. Least squares has a
+closed form: for a matrix A of training states with a column of ones, and one-hot labels Y, the weights are
+pinv(A) Y.
 """,
     )
 

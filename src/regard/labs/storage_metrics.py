@@ -1,4 +1,4 @@
-"""Measurements for `storage`: states exchanged between sentences, probes, what inference changes, gradients."""
+"""Measurements for `storage`: states exchanged between sentences, probes, changes, gradients."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -73,7 +73,7 @@ def next_row(symbols: Sequence[str], row: int, same: bool) -> int:
 
 @dataclass(frozen=True)
 class Shares:
-    """Shares of all letters of the references: right letter (of the own or the donor's), own or other case."""
+    """Shares of the letters of all references: the own letter, the donor's, own or other case."""
 
     own_letters: float
     donor_letters: float

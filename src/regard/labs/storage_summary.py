@@ -136,13 +136,17 @@ def summarise(measured: Measurement, untrained: Probes) -> Findings:
                 "other case",
             ],
             [
-                [*(name if name in ("own", "zeros") else f"another, {name}" for name in parts)]
-                + list(astuple(shares))
+                [*map(name_owner, parts), *astuple(shares)]
                 for parts, shares in measured.shares.items()
             ],
         ),
         notes=make_notes(measured, untrained),
     )
+
+
+def name_owner(owner: str) -> str:
+    """Whose state it is, for the table."""
+    return owner if owner in ("own", "zeros") else f"another, {owner}"
 
 
 def judge_law(measured: Measurement) -> list[Check]:
@@ -239,9 +243,9 @@ def make_notes(measured: Measurement, untrained: Probes) -> list[str]:
     zeros, moved = measured.shares["zeros", "own"], measured.shares[OTHER, "own"]
     return [
         f"probes, accuracy (before training, with shuffled labels): {probes}.",
-        f"case: with the start state of a sentence that asks for the other case, {moved.other_case:.0%} of the "
-        f"letters have that case, {moved.own_case:.0%} the own one. Where the case is read from is reported, not "
-        "judged: run other seeds.",
+        f"case: with the start state of a sentence that asks for the other case, {moved.other_case:.0%} of "
+        f"the letters have that case, {moved.own_case:.0%} the own one. Where the case is read from is "
+        "reported, not judged: run other seeds.",
         f"start state 0: {zeros.own_letters:.0%} of the letters are right.",
         f"gradient of the training loss by part: {norms}.",
     ]
