@@ -125,9 +125,11 @@ def test_shares_of_letters_and_cases(sentences):
     outputs = [[ids[letter] for letter in target] for _, target in PAIRS]
     shares = compare(sentences, outputs, "same case")
     assert (shares.own_letters, shares.own_case, shares.other_case) == (1, 1, 0)
-    assert shares.donor_letters == pytest.approx(
-        4 / 12
-    )  # ABC and CCA: none; bba and cab: 1 each, twice
+    assert (
+        shares.donor_letters == 0
+    )  # ABC and CCA have no letter at the same position, nor bba and cab
+    shares = compare(sentences, [outputs[row] for row in (3, 2, 1, 0)], "same case")
+    assert (shares.own_letters, shares.donor_letters, shares.own_case) == (0, 1, 1)
     outputs = [[ids["a"]], [], [ids["A"], ids["C"]], [ids["C"], ids["C"], ids["A"]]]
     shares = compare(sentences, outputs, "same case")
     assert shares.own_letters == pytest.approx((1 + 0 + 0 + 3) / 12)

@@ -22,7 +22,7 @@ from regard.labs.case_task import (
 from regard.labs.lab import Check, Exercise, Findings, Lab, Result, Value
 from regard.labs.plotting import add_legend, add_subplots
 from regard.labs.storage_metrics import measure_probes, probe
-from regard.labs.storage_summary import measure_model, summarise
+from regard.labs.storage_summary import measure_model, name_owner, summarise
 from regard.labs.training import init_model, train
 
 PROBE_SIZE = 400  # sentences for probes, of all lengths
@@ -79,8 +79,8 @@ class Storage(Lab):
 
     name = "storage"
     claim = (
-        "With attention the letters of the output come from the encoder states, not from the decoder's start "
-        "state; inference changes activations, never weights"
+        "With attention the letters of the output come from the encoder states, not from the start state; "
+        "inference changes no weight"
     )
     derivation = """
 A GRU with attention learns the case task (`<U> aBc` gives `ABC`). From the source, its decoder gets two
@@ -148,7 +148,10 @@ pinv(A) Y.
     def draw(self, result: Result, figure: Figure, colours: Theme) -> None:
         left, right = add_subplots(figure, colours, columns=2)
         data = result.figures
-        rows = [f"start: {start}\nstates: {states}" for start, states in data["exchanges"]]
+        rows = [
+            f"start: {name_owner(start)}\nstates: {name_owner(states)}"
+            for start, states in data["exchanges"]
+        ]
         series = {
             "own letters": [row[0] for row in data["shares"]],
             "the other's letters": [row[1] for row in data["shares"]],
@@ -159,7 +162,7 @@ pinv(A) Y.
         series = {
             "trained": data["probes"],
             "before training": data["probes_untrained"],
-            "trained, shuffled labels": data["probes_shuffled"],
+            "shuffled labels": data["probes_shuffled"],
         }
         draw_bars(right, [name.replace(": ", ":\n") for name in data["probed"]], series, colours)
         right.set(xlabel="accuracy of a linear probe")

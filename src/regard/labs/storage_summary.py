@@ -145,7 +145,7 @@ def summarise(measured: Measurement, untrained: Probes) -> Findings:
 
 
 def name_owner(owner: str) -> str:
-    """Whose state it is, for the table."""
+    """Whose state it is, in words."""
     return owner if owner in ("own", "zeros") else f"another, {owner}"
 
 
