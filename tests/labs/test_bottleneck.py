@@ -195,6 +195,7 @@ def test_trained_models_pass():
     findings = summarise(made_measurement())
     assert failed(findings.law) == failed(findings.effect) == []
     assert findings.figures["not_trained"] == []
+    assert findings.figures["fit_residual"] < 1e-3
 
 
 @pytest.mark.parametrize(("baseline", "attention"), [(1.0, 11.0), (3.0, 1.0)])

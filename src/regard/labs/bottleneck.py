@@ -40,6 +40,7 @@ from regard.labs.training import init_model, train
 from regard.text.batch import EncodedPairs
 
 BINS = 5
+STAGES = {"before": "untrained", "after": "trained"}
 TEST_SIZE, PROBE_SIZE = 1000, 64  # sequences for accuracy, and for gradient norms
 
 
@@ -133,10 +134,11 @@ at initialisation shrinks it: |g| ~ r^(i + n - j) with r < 1. Attention adds a p
 alpha_ij, and the gradient is the sum of both. So before any training the first letter gets almost no gradient
 without attention, and a fraction alpha_ij of it with attention.
 
-The law is about any model, trained or not: how the gradient shrinks, and that it has no other path than these
-two. The effect needs training: that the decoder stores the same K letters of any sequence is true of a
-trained model at best, and one with K < 2 knows at most where a sequence ends. It counts as not trained. A
-plain rnn without attention, whose gradient vanishes fastest, often ends there.
+The law is about any model, trained or not: how the gradient shrinks, and that it has no other path than
+these two. The effect needs training: a model with K < 2 knows at most where a sequence ends, and counts as
+not trained. A plain rnn without attention, whose gradient vanishes fastest, often ends there. The closed form
+of accuracy idealises (a letter is stored wholly or not at all, and as many of a long sequence as of a short
+one), so its residual is reported, not judged.
 """
     parameters = BottleneckParameters
     absent: ClassVar[dict[str, Value]] = {"train_size": 100, "epochs": 1.0}  # 4 steps: not trained
@@ -212,11 +214,9 @@ def draw_accuracies(panel: Axes, data: dict[str, Any], colours: Theme) -> None:
             panel.plot(data["lengths"], run, "o", ms=4, color=colour)
     grid = np.linspace(data["lengths"][0], data["lengths"][-1], 100)
     curve = [expected_accuracy(data["capacity"], n, data["guess"]) for n in grid]
-    label = (
-        f"{data['capacity']:.1f} ± {data['capacity_error']:.1f} letters stored, the rest guessed"
-    )
+    label = f"{data['capacity']:.1f} ± {data['capacity_error']:.1f} letters stored"
     panel.plot(grid, curve, ":", color=colours.text, label=label)
-    panel.plot([], [], "o-", ms=4, color=colours.dimmed, label="teacher-forced (dots: seeds)")
+    panel.plot([], [], "o-", ms=4, color=colours.dimmed, label="teacher-forced")
     panel.plot([], [], "--", lw=1, color=colours.dimmed, label="free-running")
     panel.set(xlabel="sequence length (letters)", ylabel="token accuracy", ylim=(0, 1.03))
     add_legend(panel, colours, loc="upper center", bbox_to_anchor=(0.5, -0.16), ncols=2)
@@ -229,7 +229,7 @@ def draw_gradients(panel: Axes, data: dict[str, Any], colours: Theme) -> None:
         name, stage = label.rsplit(", ", 1)
         if name != POSITIONS:
             style = {"before": "-", "after": "--"}[stage]
-            panel.plot(norms, style, color=line_colours[name], label=f"{name}, {stage} training")
+            panel.plot(norms, style, color=line_colours[name], label=f"{name}, {STAGES[stage]}")
     panel.set(
         xlabel="source position (0 is <U> or <L>)",
         ylabel="gradient norm of the last letter's loss",

@@ -95,8 +95,8 @@ class InferenceMemory(Lab):
 
     name = "inference-memory"
     claim = (
-        "RNN, state space and window keep a constant number of bytes; a KV cache grows with each token, divided "
-        "by the heads that share it"
+        "RNN, state space and window keep a constant number of bytes; a KV cache grows with each token, "
+        "divided by the heads that share it"
     )
     derivation = """
 To generate token n + 1, a decoder keeps, in each of L layers (d = h d_h, numbers of 4 bytes, S source
