@@ -214,7 +214,7 @@ def draw_accuracies(panel: Axes, data: dict[str, Any], colours: Theme) -> None:
             panel.plot(data["lengths"], run, "o", ms=4, color=colour)
     grid = np.linspace(data["lengths"][0], data["lengths"][-1], 100)
     curve = [expected_accuracy(data["capacity"], n, data["guess"]) for n in grid]
-    label = f"{data['capacity']:.1f} ± {data['capacity_error']:.1f} letters stored"
+    label = f"fit: {data['capacity']:.1f} ± {data['capacity_error']:.1f} letters stored"
     panel.plot(grid, curve, ":", color=colours.text, label=label)
     panel.plot([], [], "o-", ms=4, color=colours.dimmed, label="teacher-forced")
     panel.plot([], [], "--", lw=1, color=colours.dimmed, label="free-running")

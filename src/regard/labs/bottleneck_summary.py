@@ -102,7 +102,8 @@ def summarise(measured: Measurement) -> Findings:
             "each token compared with the reference's at the same position; tokens missing from an output "
             "that ends early count as wrong, those after the reference's end do not count.",
             f"without attention: {baseline.capacity:.2f} ± {baseline.error:.2f} tokens known, "
-            f"{baseline.guess:.0%} of the others guessed; the fit is {baseline.residual:.3f} (RMS) from the measured accuracies.",
+            f"{baseline.guess:.0%} of the others guessed; the fit is {baseline.residual:.3f} (RMS) from the "
+            "measured accuracies.",
             f"without attention, at initialisation: each step multiplies the gradient by {decay.factor:.3g}.",
             *(
                 f"Not trained: {name} (K < {LEARNED} in at least one seed: not a letter is known)"
