@@ -8,7 +8,6 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Generator, Tensor
 
-from regard.evaluation.likelihood import batch_likelihoods
 from regard.labs.case_task import Pair
 from regard.models import Model
 from regard.models.recurrent import Recurrent, RecurrentMemory
@@ -257,6 +256,8 @@ def own_output_differences(
     model: Recurrent, batch: Batch, outputs: Sequence[Hypothesis]
 ) -> list[float]:
     """Log-probability of each output: by a teacher-forced pass with that output as input, minus by search."""
+    from regard.evaluation.likelihood import batch_likelihoods
+
     target, mask = pad([[BOS, *output.ids[:-1]] for output in outputs])
     labels, _ = pad([output.ids for output in outputs])
     own = Batch(batch.source, batch.source_mask, target, labels, mask)
