@@ -14,7 +14,7 @@ def lab(request):
 
 # In addition to the lab's `quick` parameters: small enough to train models in a test.
 SMALL = {
-    "bottleneck": {"letters": 4, "max_length": 12, "train_size": 2000},
+    "bottleneck": {"letters": 3, "max_length": 12, "train_size": 2400},
     "extrapolation": {"positions": "learned, relative-query, rotary"},
 }
 

@@ -8,7 +8,7 @@ import torch
 
 from regard import UserError
 from regard.attention import POSITIONS
-from regard.attention.positions import SCALINGS, Relative
+from regard.attention.positions import SCALINGS, Learned, Relative
 from regard.config import Interleaved, kinds
 from regard.config import Relative as RelativeTable
 from regard.labs.extrapolation import (
@@ -19,13 +19,16 @@ from regard.labs.extrapolation import (
     make_config,
     scale_rotary,
 )
+from regard.labs.extrapolation_summary import judge_effect, note_interleaving
 from regard.labs.recall_task import accuracy_by_position, sample_pairs, sample_text
 from regard.labs.training import init_model
 from regard.text.tokenizer import TokenizerPair
 
+FEW_STEPS = {"train_size": 100, "epochs": 1.0}
 
-def failed(result):
-    return [check.name for check in result.checks if not check.passed]
+
+def failed(checks):
+    return [check.name for check in checks if not check.passed]
 
 
 def test_every_position_is_tested():
@@ -38,7 +41,12 @@ def test_every_position_is_tested():
 def test_unscaled_frequencies_are_detected(lab, small, monkeypatch):
     monkeypatch.setitem(SCALINGS, "yarn", SCALINGS["none"])
     result = lab.run(**small(lab) | {"positions": "rotary"})
-    assert failed(result) == ["accuracy gained by yarn over rotary, far beyond it: worst seed"]
+    assert failed(result.effect) == [
+        "accuracy gained by yarn over rotary, far beyond it: worst seed"
+    ]
+    assert failed(result.law) == [
+        "rotary, scaled: angle of the slowest pair over s T, relative to T before"
+    ]
 
 
 def test_bias_by_absolute_position_is_detected(lab, small, monkeypatch):
@@ -48,7 +56,65 @@ def test_bias_by_absolute_position_is_detected(lab, small, monkeypatch):
 
     monkeypatch.setitem(POSITIONS, "relative", Absolute)
     result = lab.run(**small(lab) | {"positions": "relative-query"})
-    assert failed(result) == ["relative-query, beyond it: worst seed"]
+    assert "relative-query, beyond it: worst seed" in failed(result.effect)
+
+
+def test_distances_that_are_not_clipped_are_detected(lab, small, monkeypatch):
+    class Unclipped(Relative):
+        def bias(self, query, query_position_ids, key_position_ids):
+            distances = query_position_ids[:, None, :, None] - key_position_ids[:, None, None]
+            return super().bias(query, query_position_ids, key_position_ids) - 1e-3 * distances
+
+    monkeypatch.setitem(POSITIONS, "relative", Unclipped)
+    result = lab.run(**small(lab) | FEW_STEPS | {"positions": "relative-query"})
+    assert failed(result.law) == ["relative: change of the bias beyond the clipped distance"]
+
+
+def test_model_that_sees_the_future_is_detected(lab, small, monkeypatch):
+    monkeypatch.setattr(
+        "regard.models.transformer_base.causal_mask",
+        lambda queries, keys: torch.ones(*queries.shape, keys.shape[1], dtype=torch.bool),
+    )
+    result = lab.run(**small(lab) | FEW_STEPS | {"positions": "rotary"})
+    assert failed(result.law) == [
+        "logits up to the training length: change when the sequence goes on, all kinds"
+    ]
+
+
+def test_table_that_training_reaches_beyond_its_length_is_detected(lab, small, monkeypatch):
+    class Shared(Learned):
+        def embed(self, x, position_ids):
+            return super().embed(x, position_ids) + 0.01 * self.table.sum(0)
+
+    monkeypatch.setitem(POSITIONS, "learned", Shared)
+    result = lab.run(**small(lab) | FEW_STEPS | {"positions": "learned", "epochs": 8.0})
+    assert failed(result.law) == [
+        "learned: 1 - cosine of a row beyond the training length, before and after training"
+    ]
+
+
+def test_untrained_models_are_called_not_trained(lab, small):
+    result = lab.run(**small(lab) | FEW_STEPS | {"positions": "rotary"})
+    assert result.law_holds
+    assert any("Not trained" in check.message for check in result.effect if not check.passed)
+
+
+@pytest.mark.parametrize(
+    ("interleaved", "verdict"),
+    [([0.4, 0.3], "contradicts this"), ([0.9, 0.3], "is mixed"), ([0.9, 0.9], "agrees")],
+)
+def test_note_says_whether_interleaving_helped(interleaved, verdict):
+    (note,) = note_interleaving({"rotary": [0.5, 0.5], "interleaved": interleaved})
+    assert f"Our measurement {verdict}" in note
+    assert note_interleaving({"rotary": [0.5]}) == []
+
+
+def test_nan_in_any_seed_fails():
+    good = {"learned": [0.9, 0.9]}
+    for seeds in ([float("nan"), 0.2], [0.2, float("nan")]):
+        assert failed(judge_effect(good, {"learned": seeds}, good)) == [
+            "learned, beyond it: best seed"
+        ]
 
 
 def test_every_answer_is_the_latest_capital():
@@ -119,7 +185,7 @@ def test_scaling_changes_only_the_frequencies(setup):
         ({"train_length": 20}, "train_length: got 20; it should be a multiple of 6"),
     ],
 )
-def test_invalid_knobs(lab, params, message):
+def test_invalid_parameters(lab, params, message):
     with pytest.raises(UserError, match=message):
         lab.run(**params)
 

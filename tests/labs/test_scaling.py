@@ -8,8 +8,10 @@ import torch
 
 from regard import UserError
 from regard.attention import heads
+from regard.attention.scores import ScaledDot
 from regard.labs.profiling import PowerLaw, peak_memory, thread_seconds
 from regard.labs.scaling import fold
+from regard.models.state_space import StateSpace
 from regard.statistics import critical_t
 
 SIZES = [5, 7, 11, 19, 23]
@@ -21,6 +23,10 @@ def test_exponent_is_recovered():
     assert fit.constant == pytest.approx(3)
     assert fit.interval < 1e-9
     assert fit.predict(13) == pytest.approx(3 * 13**1.7)
+
+
+def test_no_growth_is_not_a_number():
+    assert np.isnan(PowerLaw.fit(SIZES, [1, 2, 3, 4, 5], offset=2).exponent)
 
 
 def test_interval_is_that_of_least_squares():
@@ -64,6 +70,36 @@ def test_fused_kernel_that_stores_the_weights_is_detected(lab, small, monkeypatc
     assert [check.name for check in memory if not check.passed] == [
         "memory, fused attention: exponent of length"
     ]
+
+
+def failed(checks):
+    return [check.name.split(":")[0] for check in checks if not check.passed]
+
+
+SHORT = {"min_length": 64, "max_length": 128, "lengths": 4, "repeats": 1}
+
+
+@pytest.mark.parametrize("d_model", [2, 17, 128])
+def test_law_holds_at_any_dimension(lab, d_model):
+    assert lab.run(**SHORT, d_model=d_model).law_holds
+
+
+def test_scores_computed_twice_are_detected(lab, monkeypatch):
+    score = ScaledDot.forward
+    monkeypatch.setattr(
+        ScaledDot, "forward", lambda self, q, k: (score(self, q, k) + score(self, q, k)) / 2
+    )
+    assert failed(lab.run(**SHORT).law) == ["naive attention"]
+
+
+def test_state_space_that_is_not_linear_is_detected(lab, monkeypatch):
+    forward = StateSpace.forward
+
+    def quadratic(self, x):
+        return forward(self, x)[0] + (x @ x.mT) @ x
+
+    monkeypatch.setattr(StateSpace, "forward", quadratic)
+    assert failed(lab.run(**SHORT).law) == ["state space"]
 
 
 def test_lengths_too_close(lab):

@@ -11,6 +11,7 @@ from regard.labs.copying import Copying
 from regard.labs.costs import Costs
 from regard.labs.equivariance import Equivariance
 from regard.labs.extrapolation import Extrapolation
+from regard.labs.inference_memory import InferenceMemory
 from regard.labs.lab import Check, Exercise, Findings, Lab, Parameters, Result, ResultTable
 from regard.labs.multi_head import TwoHeads
 from regard.labs.noisy_keys import NoisyKeys
@@ -22,6 +23,7 @@ from regard.labs.relative import Relative
 from regard.labs.rotary import Rotary
 from regard.labs.scaling import Scaling
 from regard.labs.sinusoids import Sinusoids
+from regard.labs.storage import Storage
 
 LABS: dict[str, Lab] = {
     lab.name: lab
@@ -40,7 +42,9 @@ LABS: dict[str, Lab] = {
         Nope(),
         ReceptiveField(),
         Costs(),
+        InferenceMemory(),
         Bottleneck(),
+        Storage(),
         Scaling(),
         Extrapolation(),
     )

@@ -8,6 +8,7 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 import torch
 from jaxtyping import Bool, Float
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 from pydantic import Field
@@ -17,71 +18,48 @@ from regard.attention import SCORES, attend
 from regard.config import Config
 from regard.diagrams.themes import Theme
 from regard.labs.bottleneck_metrics import (
-    accuracy_by_length,
     expected_accuracy,
-    fit_capacity,
     gradient_norms,
+    hidden_states_change,
+    path_difference,
+)
+from regard.labs.bottleneck_summary import ATTENTION, BASELINE, POSITIONS, Measurement, summarise
+from regard.labs.case_task import (
+    ACCURACIES,
+    MIN_LENGTH,
+    SINGLE_HEAD,
+    CaseParameters,
+    accuracy_by_length,
+    make_config,
+    sample_corpus,
     sample_pairs,
 )
-from regard.labs.lab import Check, Exercise, Findings, Lab, Parameters, Result, ResultTable, Value
+from regard.labs.lab import Check, Exercise, Findings, Lab, Result, Value
 from regard.labs.plotting import add_legend, add_subplots
 from regard.labs.training import init_model, train
 from regard.text.batch import EncodedPairs
-from regard.text.corpus import Corpus
-from regard.text.tasks import TASKS
 
-MIN_LENGTH, BINS = 4, 5
+BINS = 5
+STAGES = {"before": "untrained", "after": "trained"}
 TEST_SIZE, PROBE_SIZE = 1000, 64  # sequences for accuracy, and for gradient norms
 
 
-class BottleneckParameters(Parameters):
+class BottleneckParameters(CaseParameters):
     cell: Literal["gru", "lstm", "rnn"] = "gru"
     """Recurrent cell of encoder and decoder; the discussion sheet uses rnn, which trains erratically."""
-    letters: int = Field(6, ge=2, le=26)
-    """Size of the alphabet."""
-    max_length: int = Field(24, ge=10, le=64)
-    """Longest sequence, in letters; the shortest has 4."""
-    hidden_dim: int = Field(32, ge=2, le=256)
-    """Size of the hidden state, which is all that the decoder gets without attention."""
-    train_size: int = Field(8000, ge=100, le=200_000)
-    """Number of training sequences."""
-    epochs: float = Field(5.0, gt=0, le=100)
-    """Passes over the training data."""
     seeds: int = Field(3, ge=1, le=20)
     """Training runs per model, each with its own seed."""
 
 
-ATTENTION: dict[str, Any] = {"kind": "single-head", "kq_dim": 16}
 MODELS: dict[str, dict[str, Any]] = {
-    "no attention": {"attention": "none"},
-    "attention": {"attention": ATTENTION},
-    "attention + positions": {"attention": ATTENTION, "encoder": {"position": "sinusoidal"}},
+    BASELINE: {},
+    ATTENTION: {"attention": SINGLE_HEAD},
+    POSITIONS: {"attention": SINGLE_HEAD, "position": "sinusoidal"},
 }
 
 
-def make_config(name: str, params: BottleneckParameters, seed: int) -> Config:
-    """One model. Its encoder is unidirectional: without attention the decoder gets only its last state."""
-    base = {
-        "kind": "recurrent",
-        "cell": params.cell,
-        "hidden_dim": params.hidden_dim,
-        "embedding_dim": 16,
-    }
-    overrides = MODELS[name]
-    encoder = {"bidirectional": False, **overrides.get("encoder", {})}
-    budget = {
-        "epochs": params.epochs,
-        "batch_sentences": 32,
-        "learning_rate": 0.01,
-        "warmup_steps": 50,
-    }
-    return Config.model_validate(
-        {
-            "seed": seed,
-            "model": {**base, **overrides, "encoder": encoder},
-            "training": {**budget, "validate_every": 10**9},
-        }
-    )
+def make_model_config(name: str, params: BottleneckParameters, seed: int) -> Config:
+    return make_config(params, seed, params.cell, **MODELS[name])
 
 
 # --- the exercise ---------------------------------------------------------------------------------
@@ -139,30 +117,31 @@ class Bottleneck(Lab):
     claim = "Without attention the decoder forgets long sequences; with attention it looks each letter up"
     derivation = """
 The case task: `<U> aBc` gives `ABC`, `<L> aBc` gives `abc`, letter by letter. Letters are drawn uniformly
-from an alphabet of size a, so a letter that is not cache_bytes can only be guessed. Without attention, all
-that the decoder gets is the encoder's last state, d numbers. If that state stores K letters, then of n
-letters and the end-of-sequence token a fraction
+from an alphabet of size a, so a letter that is not stored can only be guessed. Without attention, all that
+the decoder gets is the encoder's last state, d numbers. If that state stores K letters, and a guess is right
+with probability c <= 1 / a, then of n letters and the end-of-sequence token a fraction
 
-    accuracy(n) = (K + (n + 1 - K) / a) / (n + 1)          for n + 1 > K
+    accuracy(n) = (K + (n + 1 - K) c) / (n + 1)            for n + 1 > K
 
-is correct: it falls as sequences grow, and K is fitted to the measurement. With attention, each letter is
-looked up at its source position, and the states need to encode only where that is. Whether a positional
+is correct: it falls as sequences grow, and K and c are fitted to the measurement. With attention, each letter
+is looked up at its source position, and the states need to encode only where that is. Whether a positional
 encoding of the source helps is reported, but not checked. All models have the same hidden size, training
 data and number of steps; the attention projections come on top.
 
 Training must find this out through gradients. From output i to source position j of n, the path through the
-recurrence has i + n - j steps. Each multiplies the gradient by the cell's Jacobian, which at initialisation
-shrinks it: |g| ~ r^(i + n - j) with r < 1. Attention adds a path of a single step, times alpha_ij. So before
-any training the first letter gets almost no gradient without attention, and a fraction alpha_ij of it with
-attention.
+recurrence and the start state has i + n - j steps. Each multiplies the gradient by the cell's Jacobian, which
+at initialisation shrinks it: |g| ~ r^(i + n - j) with r < 1. Attention adds a path of a single step, times
+alpha_ij, and the gradient is the sum of both. So before any training the first letter gets almost no gradient
+without attention, and a fraction alpha_ij of it with attention.
 
-For gru and lstm we check that accuracy falls as sequences grow. A plain rnn, whose gradient vanishes fastest,
-has nothing to forget: it does not learn to store a single letter, and guesses at every length. Its accuracy
-then falls or rises depending on how well it guesses the end of the sequence, so for rnn we check that K < 1.
-
-At inference only activations and outputs change from sequence to sequence, never the weights.
+The law is about any model, trained or not: how the gradient shrinks, and that it has no other path than
+these two. The effect needs training: a model with K < 2 knows at most where a sequence ends, and counts as
+not trained. A plain rnn without attention, whose gradient vanishes fastest, often ends there. The closed form
+of accuracy idealises (a letter is stored wholly or not at all, and as many of a long sequence as of a short
+one), so its residual is reported, not judged.
 """
     parameters = BottleneckParameters
+    absent: ClassVar[dict[str, Value]] = {"train_size": 100, "epochs": 1.0}  # 4 steps: not trained
     quick: ClassVar[dict[str, Value]] = {
         "letters": 5,
         "max_length": 16,
@@ -193,136 +172,68 @@ must have no effect: a masked position has a score of minus infinity.
     def measure(self, params: BottleneckParameters, generator: Generator) -> Findings:
         first_seed = int(torch.randint(2**31, (), generator=generator))
         rng = random.Random(first_seed)
-        sizes = {"train": params.train_size, "val": 64, "test": TEST_SIZE}
-        longest = params.max_length
-        splits = {
-            name: sample_pairs(size, range(MIN_LENGTH, longest + 1), params.letters, rng)
-            for name, size in sizes.items()
-        }
-        data = Corpus(splits, TASKS["case"].symbols, is_synthetic=True)
+        data, longest = sample_corpus(params, TEST_SIZE, rng), params.max_length
         probes = sample_pairs(PROBE_SIZE, range(longest, longest + 1), params.letters, rng)
         edges = np.linspace(MIN_LENGTH, longest + 1, BINS + 1).round().astype(int).tolist()
         lengths = [(low + high - 1) / 2 for low, high in pairwise(edges)]
-
-        accuracies: dict[str, list[list[float]]] = {name: [] for name in MODELS}
-        norms_by_model: dict[str, list[float]] = {}
-        parameter_counts = {}
+        measured = Measurement(params.letters, lengths)
         for seed in range(first_seed, first_seed + params.seeds):
             for name in MODELS:
-                config = make_config(name, params, seed)
+                config = make_model_config(name, params, seed)
                 model, tokenizers = train(config, data)
-                accuracies[name].append(accuracy_by_length(model, tokenizers, data["test"], edges))
-                parameter_counts[name] = model.parameter_count
-                if seed == first_seed:
-                    batch = EncodedPairs.from_pairs(probes, tokenizers).batch(range(len(probes)))
-                    stages = {"before": init_model(config, tokenizers), "after": model}
-                    for stage, probed in stages.items():
-                        norms_by_model[f"{name}, {stage}"] = gradient_norms(
-                            probed, batch, longest - 1
-                        )
-        return summarise(params, lengths, accuracies, norms_by_model, parameter_counts)
+                measured.parameter_counts[name] = model.parameter_count
+                for kind in ACCURACIES:
+                    accuracies = accuracy_by_length(model, tokenizers, data["test"], edges, kind)
+                    measured.accuracies[kind][name].append(accuracies)
+                if seed > first_seed:
+                    continue
+                batch = EncodedPairs.from_pairs(probes, tokenizers).batch(range(PROBE_SIZE))
+                stages = {"before": init_model(config, tokenizers), "after": model}
+                for stage, probed in stages.items():
+                    norms = gradient_norms(probed, batch, longest - 1)
+                    measured.gradient_norms[f"{name}, {stage}"] = norms
+                    difference = path_difference(probed, batch, longest - 1)
+                    measured.path_differences.append(difference)
+                    if name == BASELINE:
+                        measured.start_state_only.append(hidden_states_change(probed, batch))
+        return summarise(measured)
 
     def draw(self, result: Result, figure: Figure, colours: Theme) -> None:
-        data, params = result.figures, BottleneckParameters.model_validate(result.parameters)
         left, right = add_subplots(figure, colours, columns=2)
-        line_colours = dict(zip(data["models"], colours.series, strict=False))
-        for name, runs in zip(data["models"], data["accuracies"], strict=True):
-            left.plot(data["lengths"], np.mean(runs, axis=0), color=line_colours[name], label=name)
-            for run in runs:
-                left.plot(data["lengths"], run, "o", ms=4, color=line_colours[name])
-        capacity, error = data["capacity"], data["capacity_error"]
-        grid = np.linspace(data["lengths"][0], data["lengths"][-1], 100)
-        curve = [expected_accuracy(capacity, n, params.letters) for n in grid]
-        label = f"{capacity:.1f} ± {error:.1f} letters stored, the rest guessed"
-        left.plot(grid, curve, ":", color=colours.text, label=label)
-        left.set(xlabel="sequence length (letters)", ylabel="token accuracy", ylim=(0, 1.03))
-        add_legend(left, colours, loc="lower left")
-        for label, norms in zip(data["gradients"], data["gradient_norms"], strict=True):
-            name, stage = label.rsplit(", ", 1)
-            if name == "attention + positions":
-                continue
+        draw_accuracies(left, result.figures, colours)
+        draw_gradients(right, result.figures, colours)
+
+
+def draw_accuracies(panel: Axes, data: dict[str, Any], colours: Theme) -> None:
+    """Accuracy against length: the mean and each seed, free-running as dashes, and the closed form."""
+    rows = zip(data["models"], data["accuracies"], data["free_running"], strict=True)
+    for (name, runs, free_runs), colour in zip(rows, colours.series, strict=False):
+        panel.plot(data["lengths"], np.mean(runs, axis=0), color=colour, label=name)
+        panel.plot(data["lengths"], np.mean(free_runs, axis=0), "--", lw=1, color=colour)
+        for run in runs:
+            panel.plot(data["lengths"], run, "o", ms=4, color=colour)
+    grid = np.linspace(data["lengths"][0], data["lengths"][-1], 100)
+    curve = [expected_accuracy(data["capacity"], n, data["guess"]) for n in grid]
+    label = f"fit: {data['capacity']:.1f} ± {data['capacity_error']:.1f} letters stored"
+    panel.plot(grid, curve, ":", color=colours.text, label=label)
+    panel.plot([], [], "o-", ms=4, color=colours.dimmed, label="teacher-forced")
+    panel.plot([], [], "--", lw=1, color=colours.dimmed, label="free-running")
+    panel.set(xlabel="sequence length (letters)", ylabel="token accuracy", ylim=(0, 1.03))
+    add_legend(panel, colours, loc="upper center", bbox_to_anchor=(0.5, -0.16), ncols=2)
+
+
+def draw_gradients(panel: Axes, data: dict[str, Any], colours: Theme) -> None:
+    """Gradient norm against source position, before and after training."""
+    line_colours = dict(zip(data["models"], colours.series, strict=False))
+    for label, norms in zip(data["gradients"], data["gradient_norms"], strict=True):
+        name, stage = label.rsplit(", ", 1)
+        if name != POSITIONS:
             style = {"before": "-", "after": "--"}[stage]
-            right.plot(norms, style, color=line_colours[name], label=f"{name}, {stage} training")
-        right.set(
-            xlabel="source position (0 is <U> or <L>)",
-            ylabel="gradient norm of the last letter's loss",
-            yscale="log",
-        )
-        right.xaxis.set_major_locator(MaxNLocator(integer=True))
-        add_legend(right, colours, loc="center left")
-
-
-def summarise(
-    params: BottleneckParameters,
-    lengths: list[float],
-    accuracies: dict[str, list[list[float]]],
-    norms_by_model: dict[str, list[float]],
-    parameter_counts: dict[str, int],
-) -> Findings:
-    """Check the accuracy gap and the gradients; report the capacity K and the effect of positions."""
-    from regard.statistics import Summary
-
-    baseline, attention, positions = (np.array(accuracies[name]) for name in MODELS)
-    gaps = (attention - baseline)[:, -1].tolist()
-    capacity, error = fit_capacity(
-        lengths * params.seeds, baseline.flatten().tolist(), params.letters
+            panel.plot(norms, style, color=line_colours[name], label=f"{name}, {STAGES[stage]}")
+    panel.set(
+        xlabel="source position (0 is <U> or <L>)",
+        ylabel="gradient norm of the last letter's loss",
+        yscale="log",
     )
-    first_letter = 1  # source position 0 is <U> or <L>
-    before = {name: norms_by_model[f"{name}, before"][first_letter] for name in MODELS}
-    means = [np.mean(accuracies[name], axis=0).tolist() for name in MODELS]
-    return Findings(
-        figures={
-            "gap": float(np.mean(gaps)),
-            "gap_interval": [Summary.of(gaps).interval] if params.seeds > 1 else [],
-            "positions_gain": float((positions - attention)[:, -1].mean()),
-            "capacity": capacity,
-            "capacity_error": error,
-            "lengths": lengths,
-            "models": list(MODELS),
-            "accuracies": [accuracies[name] for name in MODELS],
-            "parameters": [parameter_counts[name] for name in MODELS],
-            "gradients": list(norms_by_model),
-            "gradient_norms": list(norms_by_model.values()),
-        },
-        effect=[],
-        law=[
-            Check(
-                "accuracy gained by attention on the longest sequences, minimum over seeds",
-                min(gaps),
-                ">=",
-                0.25,
-            ),
-            check_baseline(params, lengths, baseline),
-            Check(
-                "gradient of the last loss at the first letter, init_model: ratio with / without attention",
-                before["attention"] / max(before["no attention"], 1e-45),
-                ">=",
-                100,
-            ),
-        ],
-        table=ResultTable(
-            ["letters", *MODELS, "fit, no attention"],
-            [
-                [n, *row, expected_accuracy(capacity, n, params.letters)]
-                for n, *row in zip(lengths, *means, strict=True)
-            ],
-        ),
-    )
-
-
-def check_baseline(params: BottleneckParameters, lengths: list[float], runs: np.ndarray) -> Check:
-    """Without attention, a gated cell stores some letters and forgets the rest; a plain RNN stores none."""
-    if params.cell == "rnn":
-        capacities = [fit_capacity(lengths, run, params.letters)[0] for run in runs.tolist()]
-        return Check(
-            "letters stored by an rnn without attention, maximum over seeds",
-            max(capacities),
-            "<=",
-            1,
-        )
-    return Check(
-        "accuracy lost without attention from the shortest to the longest sequences, minimum over seeds",
-        float((runs[:, 0] - runs[:, -1]).min()),
-        ">=",
-        0.05,
-    )
+    panel.xaxis.set_major_locator(MaxNLocator(integer=True))
+    add_legend(panel, colours, loc="upper center", bbox_to_anchor=(0.5, -0.16), ncols=2)

@@ -1,73 +1,115 @@
-"""Measurements for `bottleneck`: accuracy by length, gradient norms by position, a fit of memory capacity."""
+"""Measurements for `bottleneck`: gradients at source positions, and a fit of the letters stored."""
 
-import random
 from collections.abc import Sequence
-from itertools import pairwise
-from string import ascii_lowercase
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
+from jaxtyping import Float
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
 from regard.models import Model
-from regard.text.batch import Batch, EncodedPairs
-from regard.text.tasks import TASKS
-from regard.text.tokenizer import TokenizerPair
+from regard.models.recurrent import RecurrentMemory
+from regard.text.batch import Batch
 
-Pair = tuple[str, str]
-
-
-def sample_pairs(count: int, lengths: range, letters: int, rng: random.Random) -> list[Pair]:
-    """Pairs of the case task with independent, uniform letters: none can be predicted from the others."""
-    alphabet = ascii_lowercase[:letters] + ascii_lowercase[:letters].upper()
-    sampled = rng.choices(lengths, k=count)
-    texts = ["".join(rng.choices(alphabet, k=length)) for length in sampled]
-    return [TASKS["case"].make_pair(text, rng) for text in texts]
+Gradient = Float[Tensor, "batch source embedding"]
 
 
-def accuracy_by_length(
-    model: Model, tokenizers: TokenizerPair, pairs: list[Pair], edges: Sequence[int]
-) -> list[float]:
-    """Teacher-forced token accuracy, for target lengths low <= n < high between consecutive edges."""
-    from regard.evaluation import aggregate, likelihoods
+def source_gradient(model: Model, batch: Batch, output: int, detached: str = "") -> Gradient:
+    """Gradient of one output's loss w.r.t. the source embeddings.
 
-    scored = likelihoods(model, EncodedPairs.from_pairs(pairs, tokenizers))
-    lengths = [len(target) for _, target in pairs]
-    return [
-        aggregate(x for x, n in zip(scored, lengths, strict=True) if low <= n < high).token_accuracy
-        for low, high in pairwise(edges)
-    ]
-
-
-def gradient_norms(model: Model, batch: Batch, output: int) -> list[float]:
-    """Mean norm, at each source position, of the gradient of one output's loss w.r.t. the embedding."""
+    The memory has two parts, "initial" (the decoder's start state) and "states" (which attention reads): no
+    gradient flows through the `detached` one.
+    """
     embedded: list[Tensor] = []
     embedding = next(part for part in model.modules() if isinstance(part, torch.nn.Embedding))
     hook = embedding.register_forward_hook(lambda *args: embedded.append(args[2]))
-    logits = model(batch.source, batch.source_mask, batch.target)[:, output]
+    memory = model.encode(batch.source, batch.source_mask)
     hook.remove()
+    assert isinstance(memory, RecurrentMemory)
+    if detached:
+        memory = replace(memory, **{detached: getattr(memory, detached).detach()})
+    logits = model.project(model.features(memory, batch.target))[:, output]
     loss = cross_entropy(logits, batch.labels[:, output], reduction="sum")
-    gradient = torch.autograd.grad(loss, embedded[0])[0]
-    return (
-        gradient.double().norm(dim=-1).mean(0).tolist()
-    )  # float64: squares of 1e-30 underflow in float32
+    return torch.autograd.grad(loss, embedded[0], materialize_grads=True)[0]
 
 
-def expected_accuracy(capacity: float, length: float, letters: int) -> float:
-    """(K + (n + 1 - K) / a) / (n + 1): K of n letters and the end token are known, the others guessed"""
+def gradient_norms(model: Model, batch: Batch, output: int) -> list[float]:
+    """Mean norm, at each source position, of the gradient of one output's loss."""
+    # float64: squares of 1e-30 underflow in float32
+    return source_gradient(model, batch, output).double().norm(dim=-1).mean(0).tolist()
+
+
+def path_difference(model: Model, batch: Batch, output: int) -> float:
+    """|g - g_start - g_attention| / |g|: the paths through start state and attention are all there are."""
+    whole, attention, start = (
+        source_gradient(model, batch, output, detached).double()
+        for detached in ("", "initial", "states")
+    )
+    return float((whole - start - attention).norm() / whole.norm())
+
+
+def hidden_states_change(model: Model, batch: Batch) -> float:
+    """Largest change of a logit when noise replaces the encoder states, and only the start state stays."""
+    with torch.inference_mode():
+        memory = model.encode(batch.source, batch.source_mask)
+        noise = replace(memory, states=torch.randn_like(memory.states))
+        logits = [model.project(model.features(part, batch.target)) for part in (memory, noise)]
+    return float((logits[0] - logits[1]).abs().max())
+
+
+@dataclass(frozen=True)
+class GeometricDecay:
+    """|g_j| ~ r^(n - j): the factor r of one step, and the share of the variance of ln |g| explained."""
+
+    factor: float
+    explained: float
+
+    @classmethod
+    def fit(cls, norms: Sequence[float]) -> "GeometricDecay":
+        """Regression of ln |g_j| on the source position j."""
+        positions, logs = np.arange(len(norms)), np.log(norms)
+        slope, intercept = np.polyfit(positions, logs, 1)
+        residual = logs - slope * positions - intercept
+        return cls(float(np.exp(-slope)), float(1 - residual.var() / logs.var()))
+
+
+# --- letters stored -------------------------------------------------------------------------------
+
+
+def expected_accuracy(capacity: float, length: float, guess: float) -> float:
+    """(K + (n + 1 - K) c) / (n + 1): K of n letters and the end token are known, the others guessed"""
     known = min(capacity, length + 1)
-    return (known + (length + 1 - known) / letters) / (length + 1)
+    return (known + (length + 1 - known) * guess) / (length + 1)
+
+
+@dataclass(frozen=True)
+class CapacityFit:
+    """The closed form fitted to accuracies: K, the accuracy c of a guess, K's error, RMS residual."""
+
+    capacity: float
+    guess: float
+    error: float
+    residual: float
+
+    def predict(self, length: float) -> float:
+        return expected_accuracy(self.capacity, length, self.guess)
 
 
 def fit_capacity(
     lengths: Sequence[float], accuracies: Sequence[float], letters: int
-) -> tuple[float, float]:
-    """(K, its standard error) by least squares."""
-    grid = np.arange(0, max(lengths) + 1, 0.01)
-    curves = np.array([[expected_accuracy(k, n, letters) for n in lengths] for k in grid])
-    errors = ((curves - np.array(accuracies)) ** 2).sum(1)
-    capacity = grid[errors.argmin()]
-    slopes = sum(((1 - 1 / letters) / (n + 1)) ** 2 for n in lengths if n + 1 > capacity)
-    variance = errors.min() / max(len(lengths) - 1, 1) / max(slopes, 1e-9)
-    return float(capacity), float(np.sqrt(variance))
+) -> CapacityFit:
+    """Least squares over K >= 0 and 0 <= c <= 1/a: no guess of a uniform letter is better than 1/a."""
+    tokens, measured = np.array(lengths) + 1, np.array(accuracies)
+    grid = np.arange(0, tokens.max(), 0.01)
+    unknown = 1 - np.minimum(grid[:, None], tokens) / tokens  # [K, length]
+    squares = (unknown**2).sum(1)
+    slopes = (unknown * (measured - 1 + unknown)).sum(1) / np.where(squares > 0, squares, 1)
+    guesses = slopes.clip(0, 1 / letters)
+    errors = ((1 - unknown + unknown * guesses[:, None] - measured) ** 2).sum(1)
+    best = errors.argmin()  # of a NaN, if there is one
+    known_slopes = ((1 - guesses[best]) / tokens[tokens > grid[best]]) ** 2
+    variance = errors[best] / max(len(tokens) - 1, 1) / max(known_slopes.sum(), 1e-9)
+    residual = np.sqrt(errors[best] / len(tokens))
+    return CapacityFit(*map(float, (grid[best], guesses[best], np.sqrt(variance), residual)))

@@ -1,20 +1,27 @@
 """Costs: multiply-accumulates of attention, by formula and by PyTorch's flop counter."""
 
 from collections.abc import Callable, Iterator
-from typing import Any, Self
+from typing import ClassVar, Self
 
-import torch
 from matplotlib.figure import Figure
 from matplotlib.ticker import EngFormatter
 from pydantic import Field, model_validator
 from torch import Generator
-from torch.utils.flop_counter import FlopCounterMode
 
-from regard.attention import SCORES, MultiHead, causal_mask
 from regard.diagrams.themes import Theme
-from regard.labs.lab import Check, Exercise, Findings, Lab, Parameters, Result, ResultTable
+from regard.labs.attention_costs import (
+    DOUBLED,
+    cache_elements,
+    make_cases,
+    measure_self,
+    saved_macs,
+    self_attention_macs,
+)
+from regard.labs.lab import Check, Exercise, Findings, Lab, Parameters, Result, ResultTable, Value
 from regard.labs.plotting import add_legend, add_subplots
-from regard.models.mixers import AttentionInputs, SelfAttention
+
+SAVED = 0.05  # share of the MACs: less is lost in the noise of any timing
+SMALLER = 2  # a cache of half the size, or less: the least that sharing can do
 
 
 class CostsParameters(Parameters):
@@ -36,83 +43,6 @@ class CostsParameters(Parameters):
                 f"{self.heads} heads cannot be divided into {self.groups} key/value groups"
             )
         return self
-
-
-# --- by formula -----------------------------------------------------------------------------------
-
-
-def self_attention_macs(tokens: int, d_model: int, heads: int) -> int:
-    """MACs of self-attention: h (3 M d^2 + 2 M^2 d) + h M d^2"""
-    m, d, h = tokens, d_model, heads
-    return h * (3 * m * d**2 + 2 * m**2 * d) + h * m * d**2
-
-
-def cross_attention_macs(queries: int, tokens: int, d_model: int, heads: int) -> int:
-    """MACs of cross-attention: h (N d^2 + 2 M d^2 + 2 M N d) + h N d^2"""
-    n, m, d, h = queries, tokens, d_model, heads
-    return h * (n * d**2 + 2 * m * d**2 + 2 * m * n * d) + h * n * d**2
-
-
-def saved_macs(tokens: int, d_model: int, heads: int, groups: int) -> int:
-    """2 M d^2 (h - g)"""
-    return 2 * tokens * d_model**2 * (heads - groups)
-
-
-def cache_elements(tokens: int, d_model: int, groups: int) -> int:
-    """2 g M d: a key and a value for each token and group"""
-    return 2 * groups * tokens * d_model
-
-
-# --- by PyTorch -----------------------------------------------------------------------------------
-
-
-def make_layer(d_model: int, heads: int, groups: int) -> MultiHead:
-    """The library's multi-head attention, with head_dim = d_model."""
-    return MultiHead(
-        d_model, heads, d_model, SCORES["scaled-dot"](d_model, d_model), kv_heads=groups
-    )
-
-
-def count_flops(run: Callable[[], Any]) -> int:
-    """Flops counted by PyTorch: two for each multiply-accumulate."""
-    with torch.no_grad(), FlopCounterMode(display=False) as counter:
-        run()
-    return counter.get_total_flops()
-
-
-def measure_self(
-    tokens: int,
-    d_model: int,
-    heads: int,
-    groups: int,
-    causal: bool = False,
-    need_weights: bool = True,
-) -> tuple[int, int]:
-    """(flops, elements in the KV cache) of self-attention over one sequence"""
-    mixer, position_ids = (
-        SelfAttention(make_layer(d_model, heads, groups)),
-        torch.arange(tokens)[None],
-    )
-    cache = mixer.init_cache(1)
-    mask = causal_mask(position_ids, position_ids) if causal else None
-    inputs = AttentionInputs(position_ids, position_ids, mask)
-    flops = count_flops(lambda: mixer(torch.zeros(1, tokens, d_model), inputs, cache, need_weights))
-    assert cache.keys is not None
-    assert cache.values is not None
-    return flops, cache.keys.numel() + cache.values.numel()
-
-
-def measure_cross(queries: int, tokens: int, d_model: int, heads: int) -> int:
-    """Flops of cross-attention from N queries to M keys."""
-    attention = make_layer(d_model, heads, heads)
-    x, source = torch.zeros(1, queries, d_model), torch.zeros(1, tokens, d_model)
-    query_position_ids, key_position_ids = torch.arange(queries)[None], torch.arange(tokens)[None]
-
-    def run() -> None:
-        keys_values = attention.keys_values(source, key_position_ids)
-        attention(x, *keys_values, None, query_position_ids, key_position_ids, need_weights=True)
-
-    return count_flops(run)
 
 
 # --- the exercise ---------------------------------------------------------------------------------
@@ -159,10 +89,17 @@ one key and value for all heads (multi-query), h - 1 of h pairs of projections g
 MACs; with g groups 2 M d^2 (h - g). Scores and weighted sums stay. The KV cache holds g keys and values for
 each token instead of h: 2 g M d elements.
 
+In big-O, with h fixed: O(M d^2 + M^2 d) for self-attention, O((M + N) d^2 + M N d) for cross-attention.
+Sharing changes the constant of M d^2, not the order: the longer the sequence, the less it saves in MACs,
+whereas the cache shrinks by h / g at any length. We double each of M, d and h, and compare the growth with
+the formula: by 2 to 4 for M and d in self-attention (2 where the linear term dominates, 4 where the quadratic
+one does), by 2 for h, or less where the groups stay as many.
+
 PyTorch counts 2 flops for each MAC. We run the path that returns attention weights, because PyTorch counts 0
 for the fused CPU kernel.
 """
     parameters = CostsParameters
+    absent: ClassVar[dict[str, Value]] = {"groups": 6}  # as many as heads: nothing is shared
     exercise = Exercise(
         starter='''
 def macs(tokens, d_model, heads, groups):
@@ -184,29 +121,11 @@ Every head has its own queries; keys and values are computed once for each group
     )
 
     def measure(self, params: CostsParameters, generator: Generator) -> Findings:
-        m, n, d, h, g = params.tokens, params.queries, params.d_model, params.heads, params.groups
-        full_macs = self_attention_macs(m, d, h)
-        (full, full_cache), (shared, shared_cache), (grouped, grouped_cache) = (
-            measure_self(m, d, h, groups) for groups in (h, 1, g)
-        )
-        counts = {
-            "self": (full, full_macs),
-            "causal": (measure_self(m, d, h, h, causal=True)[0], full_macs),
-            "cross": (measure_cross(n, m, d, h), cross_attention_macs(n, m, d, h)),
-            "multi-query": (shared, full_macs - saved_macs(m, d, h, 1)),
-            f"grouped-query, g = {g}": (grouped, full_macs - saved_macs(m, d, h, g)),
-        }
-        checks = [
-            *(
-                Check(f"flops, {name}: twice the MACs", flops, "=", 2 * by_formula)
-                for name, (flops, by_formula) in counts.items()
-            ),
-            Check("MACs saved by multi-query", (full - shared) // 2, "=", saved_macs(m, d, h, 1)),
-            Check(f"MACs saved by g = {g}", (full - grouped) // 2, "=", saved_macs(m, d, h, g)),
-            Check("KV cache elements, multi-head", full_cache, "=", cache_elements(m, d, h)),
-            Check("KV cache elements, multi-query", shared_cache, "=", cache_elements(m, d, 1)),
-            Check(f"KV cache elements, g = {g}", grouped_cache, "=", cache_elements(m, d, g)),
-        ]
+        m, d, h, g = params.tokens, params.d_model, params.heads, params.groups
+        cases = make_cases(**params.model_dump())
+        counts = {name: (case.count(), case.formula()) for name, case in cases.items()}
+        growth = {name: case.measure_growth() for name, case in cases.items()}
+        caches = {groups: measure_self(m, d, h, groups)[1] for groups in (h, 1, g)}
         lengths = sorted({max(1, round(m * sixths / 6)) for sixths in range(1, 7)})
         series = {
             groups: [measure_self(length, d, h, groups) for length in lengths]
@@ -215,24 +134,27 @@ Every head has its own queries; keys and values are computed once for each group
         return Findings(
             figures={
                 "cases": list(counts),
+                "orders": [case.order for case in cases.values()],
                 "flops": [flops for flops, _ in counts.values()],
                 "macs": [by_formula for _, by_formula in counts.values()],
-                "saved_multi_query": (full - shared) // 2,
-                "saved_grouped": (full - grouped) // 2,
-                "cache": [full_cache, shared_cache, grouped_cache],
-                "without_the_sheets_m": full_macs - h * m * d**2 + h * d**2,
+                "growth": [[list(pair) for pair in each.values()] for each in growth.values()],
+                "saved_multi_query": (counts["self"][0] - counts["multi-query"][0]) // 2,
+                "saved_grouped": (counts["self"][0] - counts[f"grouped-query, g = {g}"][0]) // 2,
+                "cache": [caches[groups] for groups in (h, 1, g)],
+                "without_the_sheets_m": self_attention_macs(m, d, h) - h * m * d**2 + h * d**2,
                 "flops_fused": measure_self(m, d, h, h, need_weights=False)[0],
                 "lengths": lengths,
                 "groups": list(series),
                 "flops_by_length": [[flops for flops, _ in line] for line in series.values()],
                 "cache_by_length": [[size for _, size in line] for line in series.values()],
             },
-            effect=[],
-            law=checks,
+            law=judge_law(params, counts, growth, caches),
+            effect=judge_effect(params, counts, caches),
             table=ResultTable(
-                ["attention", "MACs by formula", "flops by PyTorch", "ratio"],
+                ["attention", "big-O", "MACs by formula", "flops by PyTorch", "ratio", *DOUBLED],
                 [
-                    [name, by_formula, flops, flops / by_formula]
+                    [name, cases[name].order, by_formula, flops, flops / by_formula]
+                    + [f"x {grown:.4g}" for grown, _ in growth[name].values()]
                     for name, (flops, by_formula) in counts.items()
                 ],
             ),
@@ -260,3 +182,67 @@ Every head has its own queries; keys and values are computed once for each group
         for panel in (left, right):
             panel.yaxis.set_major_formatter(EngFormatter())
             add_legend(panel, colours)
+
+
+# --- the verdict ----------------------------------------------------------------------------------
+
+Counts = dict[str, tuple[int, int]]  # (flops by PyTorch, MACs by formula)
+Growth = dict[str, dict[str, tuple[float, float]]]  # (measured, by formula)
+
+
+def judge_law(
+    params: CostsParameters, counts: Counts, growth: Growth, caches: dict[int, int]
+) -> list[Check]:
+    """Every count by formula, and its growth when a size doubles."""
+    m, d, h, g = params.tokens, params.d_model, params.heads, params.groups
+    full, shared = counts["self"][0], counts["multi-query"][0]
+    grouped = counts[f"grouped-query, g = {g}"][0]
+    return [
+        *(
+            Check(f"flops, {name}: twice the MACs", flops, "=", 2 * by_formula)
+            for name, (flops, by_formula) in counts.items()
+        ),
+        *(
+            Check.worst(
+                f"growth, {case}: minus that of the formula",
+                (grown - by_formula for grown, by_formula in pairs.values()),
+                "=",
+                0,
+                1e-12,
+            )
+            for case, pairs in growth.items()
+        ),
+        Check("MACs saved by multi-query", (full - shared) // 2, "=", saved_macs(m, d, h, 1)),
+        Check(f"MACs saved by g = {g}", (full - grouped) // 2, "=", saved_macs(m, d, h, g)),
+        Check("KV cache elements, multi-head", caches[h], "=", cache_elements(m, d, h)),
+        Check("KV cache elements, multi-query", caches[1], "=", cache_elements(m, d, 1)),
+        Check(f"KV cache elements, g = {g}", caches[g], "=", cache_elements(m, d, g)),
+    ]
+
+
+def judge_effect(params: CostsParameters, counts: Counts, caches: dict[int, int]) -> list[Check]:
+    """What sharing saves, in MACs and in the cache."""
+    h, g, full = params.heads, params.groups, counts["self"][0]
+    cases = {"multi-query": 1, f"grouped-query, g = {g}": g}
+    return [
+        *(
+            Check(
+                f"share of the MACs saved, {name}",
+                (full - counts[name][0]) / full,
+                ">=",
+                SAVED,
+                hint="Nothing is shared, or the sequence is so long that scores and weighted sums dominate.",
+            )
+            for name in cases
+        ),
+        *(
+            Check(
+                f"KV cache, multi-head / {name}",
+                caches[h] / caches[groups],
+                ">=",
+                SMALLER,
+                hint="Nothing is shared.",
+            )
+            for name, groups in cases.items()
+        ),
+    ]

@@ -16,7 +16,8 @@ from regard.attention import POSITIONS
 from regard.config import Config
 from regard.diagrams.themes import Theme
 from regard.errors import join_names, suggest
-from regard.labs.lab import Check, Exercise, Findings, Lab, Parameters, Result, ResultTable, Value
+from regard.labs.extrapolation_summary import BINS, CHECKED, LawMeasurement, summarise
+from regard.labs.lab import Check, Exercise, Findings, Lab, Parameters, Result, Value
 from regard.labs.plotting import add_legend, add_subplots
 from regard.labs.recall_task import LETTERS, accuracy_by_position, sample_pairs
 from regard.labs.training import init_model, train
@@ -25,7 +26,6 @@ from regard.text.corpus import Corpus
 from regard.text.tokenizer import TokenizerPair
 
 TEST_SIZE = 200  # long sequences
-BINS = 6  # for each multiple of the training length
 
 # Positions to train with; the rotary model is also tested with scaled frequencies.
 TRAINED: dict[str, dict[str, Any]] = {
@@ -39,7 +39,6 @@ TRAINED: dict[str, dict[str, Any]] = {
     "interleaved": {"kind": "interleaved", "nope_interval": 2},
 }
 SCALED = ("linear", "ntk", "yarn")
-CHECKED = ("sinusoidal", "learned", "relative-query", "rotary")  # the others are only reported
 
 
 class ExtrapolationParameters(Parameters):
@@ -170,10 +169,17 @@ have at most T characters; we then ask questions at positions up to s T, s = 3 b
                           further than T did. The trained weights are kept; only the frequencies change.
     none, interleaved     a causal mask only; rotary in every other layer
 
-How far a position extrapolates depends on the task: here near keys must win over far ones. All curves of all
-seeds are reported; only what held for every seed that we tried is checked.
+The law is what of this can be checked exactly, in any model: questions up to T are answered as in a sequence
+that ends there (the models are causal); training leaves the rows of the learned table beyond T as they were,
+but for a common factor (weight decay); beyond the clipped distance a relative bias does not change; the
+slowest rotary pair turns no further over s T positions, once scaled, than over T before.
+
+The effect is what follows for accuracy. How far a position extrapolates depends on the task: here near keys
+must win over far ones. All curves of all seeds are reported; only what held for every seed that we tried is
+checked.
 """
     parameters = ExtrapolationParameters
+    absent: ClassVar[dict[str, Value]] = {"train_size": 100, "epochs": 1.0}  # 4 steps: not trained
     quick: ClassVar[dict[str, Value]] = {"train_size": 2500, "epochs": 3.0, "seeds": 1}
     exercise = Exercise(
         starter='''
@@ -205,17 +211,23 @@ differ in the slope.
         tests = sample_pairs(TEST_SIZE, params.test_length, params.test_length, rng)
         bin_width = train_length // BINS
         curves: dict[str, list[list[float]]] = {}
+        law = LawMeasurement(params.train_length, params.factor)
         for seed in range(first_seed, first_seed + params.seeds):
             for kind in params.selected:
-                model, tokenizers = train(make_config(TRAINED[kind], params, seed), data)
+                config = make_config(TRAINED[kind], params, seed)
+                model, tokenizers = train(config, data)
+                law.add_model(kind, model, init_model(config, tokenizers))
                 models = {kind: model}
                 if kind == "rotary":
                     models |= scale_rotary(model, tokenizers, params)
                 for name, tested in models.items():
                     curve = accuracy_by_position(tested, tokenizers, tests, bin_width)
                     curves.setdefault(name, []).append(curve)
+                    law.add_answers(tested, tokenizers, tests)
+                    if name.startswith("rotary, "):
+                        law.add_scaled(model, tested)
         centres = [bin_width * (i + 0.5) for i in range(params.test_length // bin_width)]
-        return summarise(curves, params, centres)
+        return summarise(curves, centres, params.factor, law.checks())
 
     def draw(self, result: Result, figure: Figure, colours: Theme) -> None:
         data, params = result.figures, ExtrapolationParameters.model_validate(result.parameters)
@@ -257,65 +269,6 @@ def scale_rotary(
         models[f"rotary, {scaling}"] = init_model(config, tokenizers)
         models[f"rotary, {scaling}"].load_state_dict(model.state_dict())
     return models
-
-
-def summarise(
-    curves: dict[str, list[list[float]]], params: ExtrapolationParameters, positions: list[float]
-) -> Findings:
-    """Mean accuracies within, beyond and far beyond the training length, and their checks."""
-    from regard.statistics import Summary
-
-    ranges = {"within": (0, 1), "beyond": (1, params.factor), "far": (2, params.factor)}
-    if params.factor == 2:
-        ranges["far"] = ranges["beyond"]
-    means = {
-        name: {
-            kind: [fmean(run[low * BINS : high * BINS]) for run in runs]
-            for kind, runs in curves.items()
-        }
-        for name, (low, high) in ranges.items()
-    }
-    within, beyond, far = means.values()
-    checks = []
-    for kind in ("sinusoidal", "learned"):
-        if kind in curves:
-            name = f"{kind}, up to the training length: worst seed"
-            checks.append(Check(name, min(within[kind]), ">=", 0.75))
-            checks.append(Check(f"{kind}, beyond it: best seed", max(beyond[kind]), "<=", 0.5))
-    if "relative-query" in curves:
-        worst = min(beyond["relative-query"])
-        checks.append(Check("relative-query, beyond it: worst seed", worst, ">=", 0.75))
-    if "rotary" in curves:
-        gains = [new - old for new, old in zip(far["rotary, yarn"], far["rotary"], strict=True)]
-        name = "accuracy gained by yarn over rotary, far beyond it: worst seed"
-        checks.append(Check(name, min(gains), ">=", 0.3))
-    summaries = {kind: Summary.of(values) for kind, values in beyond.items()}
-    rows = [
-        [
-            kind,
-            *(fmean(part[kind]) for part in means.values()),
-            format_interval(summaries[kind].mean, summaries[kind].interval),
-        ]
-        for kind in curves
-    ]
-    return Findings(
-        figures={
-            "kinds": list(curves),
-            "positions": positions,
-            "accuracies": list(curves.values()),
-            **{name: list(part.values()) for name, part in means.items()},
-            "beyond_mean": [summary.mean for summary in summaries.values()],
-            "beyond_interval": [s.interval for s in summaries.values() if s.interval],
-        },
-        effect=[],
-        law=checks,
-        table=ResultTable(["position", *means, "beyond, 95 % over seeds"], rows),
-    )
-
-
-def format_interval(mean: float, interval: float | None) -> str:
-    """A mean with its confidence interval, which needs more than one seed."""
-    return f"{mean:.3f}" if interval is None else f"{mean:.3f} ± {interval:.3f}"
 
 
 def draw_curve(

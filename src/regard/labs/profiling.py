@@ -57,10 +57,13 @@ class PowerLaw:
     def fit(
         cls, sizes: Sequence[float], values: Sequence[float], offset: float = 0.0
     ) -> "PowerLaw":
-        """Linear regression of log(y - offset) on log x."""
+        """Linear regression of log(y - offset) on log x; NaN where y does not exceed the offset."""
         from regard.statistics import critical_t
 
-        x, y = np.log(sizes), np.log(np.array(values) - offset)
+        growth = np.array(values) - offset
+        if not (growth > 0).all():
+            return cls(math.nan, math.nan, math.nan, offset)
+        x, y = np.log(sizes), np.log(growth)
         exponent, intercept = np.polyfit(x, y, 1)
         degrees_of_freedom = len(x) - 2
         residual = float(((y - exponent * x - intercept) ** 2).sum()) / degrees_of_freedom

@@ -12,20 +12,14 @@ from torch import Generator, Tensor
 
 from regard.attention import SCORES, MultiHead, attend
 from regard.diagrams.themes import Theme
-from regard.labs.lab import Check, Exercise, Findings, Lab, Parameters, Result, ResultTable, Value
+from regard.labs.attention_costs import count_flops
+from regard.labs.lab import Check, Exercise, Findings, Lab, Parameters, Result, Value
 from regard.labs.plotting import add_legend, add_subplots
-from regard.labs.profiling import PowerLaw, peak_memory, retain_freed_memory, thread_seconds
+from regard.labs.profiling import peak_memory, retain_freed_memory, thread_seconds
+from regard.labs.scaling_summary import FITS, derived_macs, fit_times, judge_law, summarise
 from regard.models.cells import CELLS, Cell
 from regard.models.state_space import StateSpace
 
-# Expected exponents of length for each layer: (time, memory)
-EXPONENTS = {
-    "RNN": (1, 1),
-    "naive attention": (2, 2),
-    "fused attention": (2, 1),
-    "state space": (1, 1),
-}
-TOLERANCE = {"time": 0.35, "memory": 0.1}
 MAX_INTERVAL, EXTRA_ROUNDS = 0.35, 4  # repeat the timing while a confidence interval is wider
 
 
@@ -154,6 +148,17 @@ A sequence of L tokens of dimension d:
                        and the weighted sum of the values are kept    time L^2    memory L
     state space        a scan over a state of constant size           time L      memory L
 
+The law counts: MACs by formula, and what must be stored. With d_h = 4 d (one head) and i = 8 d channels of s
+= 16 states, a convolution over 4 tokens, and rank r = ceil(d / 16), the layers of this lab take
+
+    RNN                6 d^2 L                                    three gates, two matrices each
+    naive attention    4 d d_h L + 2 d_h L^2                      projections; scores and weighted sums
+    state space        (2 d i + (r + 2 s) i + r i + 4 i + s i + i d) L
+
+MACs, and naive attention stores at least scores and weights: 2 x 4 L^2 bytes. (PyTorch does not count the
+MACs of the fused CPU kernel.) The effect is what of this shows on the clock and in memory at these lengths:
+if they are short, or d is large, the terms of order L dominate, and attention looks linear.
+
 We fit a + c L^p, a straight line in log-log coordinates after subtracting a, and report p with its 95 %
 confidence interval. Lower-order terms (projections, L d^2) bend the line slightly: hence the tolerance. Time
 is CPU time of one thread, the minimum of several repeats, because other processes only add to it; a is the
@@ -165,6 +170,7 @@ As for time, the steps of an RNN are sequential; the matrix multiplications of a
 the quadratic cost may still be faster on parallel hardware.
 """
     parameters = ScalingParameters
+    absent: ClassVar[dict[str, Value]] = {"d_model": 128, "min_length": 64, "max_length": 128}
     quick: ClassVar[dict[str, Value]] = {"lengths": 5, "repeats": 3}
     exercise = Exercise(
         starter='''
@@ -206,7 +212,12 @@ all scores leaves the quotient unchanged. The maximum over all later blocks is n
                 name: [peak_memory(partial(layer, x)) for x in inputs[1:]]
                 for name, layer in layers.items()
             }
-        return summarise(lengths, times, memory)
+            flops = {
+                name: [count_flops(partial(layers[name], x)) for x in inputs[1:]]
+                for name in derived_macs(params.d_model, 1)
+            }
+        law = judge_law(params.d_model, lengths, flops, memory["naive attention"])
+        return summarise(lengths, times, memory, law)
 
     def draw(self, result: Result, figure: Figure, colours: Theme) -> None:
         data = result.figures
@@ -233,64 +244,3 @@ all scores leaves the quotient unchanged. The maximum over all later blocks is n
             panel.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
             panel.yaxis.set_major_formatter(EngFormatter(unit))
             add_legend(panel, colours, loc="upper center", bbox_to_anchor=(0.5, -0.16), ncols=2)
-
-
-def fit_times(lengths: list[int], seconds: list[float]) -> PowerLaw:
-    """Fit the growth of time over that of a single token, the first of `seconds`."""
-    return PowerLaw.fit(lengths, seconds[1:], offset=seconds[0])
-
-
-FITS = {"time": fit_times, "memory": PowerLaw.fit_with_offset}
-
-
-def summarise(
-    lengths: list[int], times: dict[str, list[float]], memory: dict[str, list[int]]
-) -> Findings:
-    """The fits, and the checks of their exponents."""
-    measured = {"time": times, "memory": memory}
-    fits = {
-        quantity: [fit(lengths, values) for values in measured[quantity].values()]
-        for quantity, fit in FITS.items()
-    }
-    checks = [
-        Check(
-            f"{quantity}, {name}: exponent of length",
-            fit.exponent,
-            "=",
-            exponents[i],
-            TOLERANCE[quantity],
-        )
-        for i, quantity in enumerate(fits)
-        for (name, exponents), fit in zip(EXPONENTS.items(), fits[quantity], strict=True)
-    ]
-    longest = f"at {lengths[-1]} tokens"
-    return Findings(
-        figures={
-            "layers": list(EXPONENTS),
-            "lengths": lengths,
-            "time": list(times.values()),
-            "memory": list(memory.values()),
-            **{f"{name}_exponents": [fit.exponent for fit in each] for name, each in fits.items()},
-            **{f"{name}_intervals": [fit.interval for fit in each] for name, each in fits.items()},
-        },
-        effect=[],
-        law=checks,
-        table=ResultTable(
-            ["layer", "time ~", f"ms {longest}", "memory ~", f"MiB {longest}"],
-            [
-                [
-                    name,
-                    format_exponent(time_fit),
-                    times[name][-1] * 1e3,
-                    format_exponent(memory_fit),
-                    memory[name][-1] / 2**20,
-                ]
-                for name, time_fit, memory_fit in zip(EXPONENTS, *fits.values(), strict=True)
-            ],
-        ),
-    )
-
-
-def format_exponent(fit: PowerLaw) -> str:
-    """The exponent with its confidence interval."""
-    return f"L^{fit.exponent:.2f} ± {fit.interval:.2f}"
