@@ -170,6 +170,17 @@ MODELS: dict[str, dict[str, Any]] = {
         attention=LATENT | {"rope_dim": 4}, position=DYNAMIC_NTK
     ),
     "decoder-only-1": decoder_only(decoder={"layers": 1}),
+    **{
+        f"decoder-only-prefix{name}": decoder_only(attention_mask="prefix", **table)
+        for name, table in {
+            "": {"position": "rotary"},
+            "-relative": {"position": {"kind": "relative", "form": "query", "max_distance": 3}},
+            "-dynamic-ntk": {"position": DYNAMIC_NTK},
+            "-window": {"attention": {"window": 3}, "position": "alibi"},
+            "-latent": {"attention": LATENT, "position": "rotary"},
+            "-location": {"attention": {"score": "location"}},
+        }.items()
+    },
     **{f"pretrained-{name}": {"kind": "pretrained", "name": name} for name in ARCHITECTURES},
 }
 
