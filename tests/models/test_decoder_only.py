@@ -68,6 +68,18 @@ def test_a_prefix_lm_reads_its_source_in_both_directions(kind, make, tables, exa
         assert (far > 1e-6) == (attention_mask == "prefix" and kind != "prefix-window")
 
 
+@torch.no_grad()
+@pytest.mark.parametrize("layers", [1, 2])
+def test_a_prefix_matters_from_the_second_layer(layers, make, tables, example):
+    table = tables["decoder-only-prefix"] | {"decoder": {"layers": layers}}
+    prefix, causal = (
+        make(table | {"attention_mask": mask})(example.source, example.mask, example.target)
+        for mask in ("prefix", "causal")
+    )
+    assert torch.allclose(prefix[0], causal[0]) == (layers == 1)
+    torch.testing.assert_close(prefix[3], causal[3], **TOLERANCE)  # a source of one token
+
+
 def test_a_prefix_lm_has_the_parameters_of_a_causal_model(make, tables):
     table = tables["decoder-only-prefix"]
     prefix, causal = make(table), make(table | {"attention_mask": "causal"})

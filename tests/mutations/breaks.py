@@ -10,6 +10,7 @@ POSITIONS = "tests/attention/test_positions.py"
 DYNAMIC_NTK = "tests/attention/test_dynamic_ntk.py"
 SCORES = "tests/attention/test_scores.py"
 INVARIANTS = "tests/models/test_invariants.py"
+DECODER_ONLY = "tests/models/test_decoder_only.py"
 DECODER_STATE = "tests/models/test_decoder_state.py"
 ABLATE = "tests/models/test_ablate.py"
 STATE_SPACE = "tests/models/test_state_space.py"
@@ -184,7 +185,6 @@ BREAKS: list[Break] = [
     *in_file(
         "attention/heads.py",
         DYNAMIC_NTK,
-        INVARIANTS,
         breaks={
             "heads: the length at hand is that of the cache, not the query's": (
                 "is_longer = mask.sum(-1, keepdim=True) > length",
@@ -241,6 +241,16 @@ BREAKS: list[Break] = [
             "recurrent: the sentence representation is the last state, padding or not": (
                 "(mask.sum(1) - 1)[:, None, None]",
                 "torch.full_like(mask.sum(1), mask.shape[1] - 1)[:, None, None]",
+            ),
+        },
+    ),
+    *in_file(
+        "models/decoder_only.py",
+        DECODER_ONLY,
+        breaks={
+            "decoder-only: a prefix LM reads its source forward only": (
+                "if not self.is_prefix_lm:",
+                "if True:",
             ),
         },
     ),
