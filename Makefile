@@ -6,13 +6,14 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 RUN := runs/demo
 
-.PHONY: help demo test quick mutations check format clean
+.PHONY: help demo test quick mutations docs check format clean
 
 help:
 	@echo "make demo       set up, train the case task (about a minute), translate, plot its attention"
 	@echo "make test       set up and run the tests (5 minutes on two cores)"
 	@echo "make quick      a part of them, in less than a minute"
 	@echo "make mutations  break the library in many places: which test notices each?"
+	@echo "make docs       write the generated parts of the docs"
 	@echo "make check      ruff, pyright, import-linter"
 	@echo "make format     format and fix with ruff"
 	@echo "make clean      remove the virtual environment"
@@ -45,6 +46,9 @@ quick: $(READY)
 
 mutations: $(READY)
 	@$(BIN)/python -m tests.mutations
+
+docs: $(READY)
+	@$(BIN)/python -m tests.stories.generated
 
 check: $(READY)
 	@echo "== ruff"; $(BIN)/ruff check . && $(BIN)/ruff format --check .

@@ -385,6 +385,16 @@ DECODER_ONLY = {"kind": "decoder-only", "d_model": 7, "mixer": "state-space"}
             'norm_position: got "first"; choose pre, post',
         ),
         ({"kind": "transformer", "activation": "selu"}, "choose relu, gelu, swiglu."),
+        (
+            DECODER_ONLY | {"attention_mask": "prefix"},
+            'attention_mask = "prefix" lets source tokens attend to later ones, and the mixer is a state '
+            "space",
+        ),
+        (
+            {"kind": "decoder-only", "attention_mask": "full"},
+            'attention_mask: got "full"; choose causal, prefix.',
+        ),
+        ({"kind": "transformer", "attention_mask": "prefix"}, "attention_mask"),
     ],
 )
 def test_impossible_transformers_are_rejected(model, message):
@@ -419,6 +429,16 @@ def test_a_language_model_rejects_settings_about_the_source(setting):
     assert getattr(denoising.search, name) == float(setting.partition("=")[2])
     language_model = presets.load("case", [*settings[:3], "search.length_penalty=0.5"])
     assert language_model.search.length_penalty == 0.5
+
+
+def test_a_language_model_has_no_source_to_make_visible():
+    model = ["model.kind=decoder-only", "model.attention_mask=prefix"]
+    settings = ["data.kind=text", "data.train=a.txt", "data.val=a.txt", *model]
+    message = 'model.attention_mask = "prefix" is about the source, and a language model has none'
+    with pytest.raises(UserError, match=re.escape(message)):
+        presets.load("case", settings)
+    denoising = presets.load("case", [*settings, "data.noise.mask_ratio=0.2"])
+    assert denoising.model.attention_mask == "prefix"
 
 
 OLD_KEYS = {  # a config that uses the table, by the table's name

@@ -176,7 +176,7 @@ CACHES = {
 def test_cache_bytes_per_token(make, name: str) -> None:
     table, expected = CACHES[name]
     translator = make({"kind": "transformer"} | table)
-    assert cache_bytes_per_token(translator) == expected
+    assert cache_bytes_per_token(translator.model) == expected
     state = initial_state(translator)
     before = state.cache_bytes()
     for _ in range(40):  # beyond the capacity that a cache allocates in advance

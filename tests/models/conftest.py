@@ -50,11 +50,14 @@ def decoder_only(**changes: Any) -> dict[str, Any]:
     return table | {"kind": "decoder-only"}
 
 
+# Three factors in the source and four with the target of the example.
+DYNAMIC_NTK = {"kind": "rotary", "scaling": "dynamic-ntk", "original_length": 3}
 POSITION_TABLES = {
     "interleaved": {"kind": "interleaved", "nope_interval": 2},
     "relative-query": {"kind": "relative", "form": "query", "max_distance": 3},
     "relative-clipped": {"kind": "relative", "max_distance": 3},
     "rotary-yarn": {"kind": "rotary", "scaling": "yarn", "factor": 4.0},
+    "rotary-dynamic-ntk": DYNAMIC_NTK,
 }
 VARIANTS: dict[str, dict[str, Any]] = {
     "post-norm": {"norm_position": "post"},
@@ -127,6 +130,12 @@ MODELS: dict[str, dict[str, Any]] = {
             "latent-narrow": (LATENT | {"latent_dim": 3, "head_dim": 5}, "rotary"),
             "latent-window": (LATENT | {"window": 3, "normaliser": "sparsemax"}, "rotary"),
             "latent-interleaved": (LATENT, {"kind": "interleaved", "nope_interval": 2}),
+            "latent-dynamic-ntk": (LATENT | {"rope_dim": 4}, DYNAMIC_NTK),
+            "grouped-dynamic-ntk": ({"heads": 6, "kv_heads": 2, "window": 7}, DYNAMIC_NTK),
+            "additive-dynamic-ntk": (
+                {"score": "additive", "normaliser": "sparsemax"},
+                DYNAMIC_NTK | {"kind": "interleaved", "nope_interval": 2},
+            ),
             **{
                 f"latent-position-{kind}": (LATENT, kind)
                 for kind in ("none", "sinusoidal", "relative")
@@ -157,7 +166,21 @@ MODELS: dict[str, dict[str, Any]] = {
             "latent": LATENT,
         }.items()
     },
+    "decoder-only-latent-dynamic-ntk": decoder_only(
+        attention=LATENT | {"rope_dim": 4}, position=DYNAMIC_NTK
+    ),
     "decoder-only-1": decoder_only(decoder={"layers": 1}),
+    **{
+        f"decoder-only-prefix{name}": decoder_only(attention_mask="prefix", **table)
+        for name, table in {
+            "": {"position": "rotary"},
+            "-relative": {"position": {"kind": "relative", "form": "query", "max_distance": 3}},
+            "-dynamic-ntk": {"position": DYNAMIC_NTK},
+            "-window": {"attention": {"window": 3}, "position": "alibi"},
+            "-latent": {"attention": LATENT, "position": "rotary"},
+            "-location": {"attention": {"score": "location"}},
+        }.items()
+    },
     **{f"pretrained-{name}": {"kind": "pretrained", "name": name} for name in ARCHITECTURES},
 }
 

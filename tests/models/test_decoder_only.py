@@ -16,6 +16,12 @@ KINDS = [
     "llama",
     "state-space",
     "untied",
+    "prefix",
+    "prefix-relative",
+    "prefix-dynamic-ntk",
+    "prefix-window",
+    "prefix-latent",
+    "prefix-location",
 ]
 TOLERANCE = {"atol": 1e-9, "rtol": 1e-9}
 
@@ -25,8 +31,10 @@ def forward_at_once(model, source, target):
     position_ids = torch.arange(source.shape[1] + target.shape[1])[None]
     x = model.source_embedding(source), model.target_embedding(target)
     x = model.position.embed(torch.cat(x, dim=1) * model.scale, position_ids)
-    causal = position_ids[:, None] <= position_ids[..., None]
-    inputs = AttentionInputs(position_ids, position_ids, causal)
+    visible = position_ids[:, None] <= position_ids[..., None]
+    if model.is_prefix_lm:
+        visible[:, : source.shape[1], : source.shape[1]] = True
+    inputs = AttentionInputs(position_ids, position_ids, visible)
     for block in model.decoder:
         x, _ = block(x, inputs, block.mixer.init_cache(1), need_weights=False)
     return model.project(model.norm(x)[:, source.shape[1] :])
@@ -41,6 +49,42 @@ def test_source_then_target_equals_one_sequence(kind, make, example):
         source, _, target = example.unpadded(row)
         expected = forward_at_once(model, source, target)
         torch.testing.assert_close(logits[row : row + 1], expected, **TOLERANCE)
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("kind", [kind for kind in KINDS if kind.startswith("prefix")])
+def test_a_prefix_lm_reads_its_source_in_both_directions(kind, make, tables, example):
+    """A later source token changes the state of an earlier one, which a causal model's cannot know."""
+    table = tables[f"decoder-only-{kind}"]
+    source, mask, _ = example.unpadded(2)
+    changed = source.clone()
+    changed[:, -1] = source[:, -1] % 22 + 1
+    for attention_mask in ("causal", "prefix"):
+        model = make(table | {"attention_mask": attention_mask})
+        before, after = (model.encode(tokens, mask).states for tokens in (source, changed))
+        near, far = (after - before)[0, [-2, 0]].abs().amax(-1)
+        assert (near > 1e-6) == (attention_mask == "prefix")
+        # Two layers with a window of three see at most four tokens ahead.
+        assert (far > 1e-6) == (attention_mask == "prefix" and kind != "prefix-window")
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("layers", [1, 2])
+def test_a_prefix_matters_from_the_second_layer(layers, make, tables, example):
+    table = tables["decoder-only-prefix"] | {"decoder": {"layers": layers}}
+    prefix, causal = (
+        make(table | {"attention_mask": mask})(example.source, example.mask, example.target)
+        for mask in ("prefix", "causal")
+    )
+    assert torch.allclose(prefix[0], causal[0]) == (layers == 1)
+    torch.testing.assert_close(prefix[3], causal[3], **TOLERANCE)  # a source of one token
+
+
+def test_a_prefix_lm_has_the_parameters_of_a_causal_model(make, tables):
+    table = tables["decoder-only-prefix"]
+    prefix, causal = make(table), make(table | {"attention_mask": "causal"})
+    parameters = zip(prefix.named_parameters(), causal.named_parameters(), strict=True)
+    assert all(a == b and torch.equal(p, q) for (a, p), (b, q) in parameters)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -89,7 +133,7 @@ def test_stepping_equals_the_full_forward_pass_with_a_joint_vocabulary(make, exa
         torch.testing.assert_close(logits, expected[:, t], **TOLERANCE)
 
 
-@pytest.mark.parametrize("kind", ["llama", "state-space", "location"])
+@pytest.mark.parametrize("kind", ["llama", "state-space", "location", "prefix-dynamic-ntk"])
 def test_search_does_not_depend_on_padding(kind, make, example):
     model = make(f"decoder-only-{kind}")
     max_lengths = torch.full((len(example.lengths),), 7)

@@ -19,6 +19,7 @@ TABLES = {
         "tie_embeddings": False,
     }
     | {"d_ff": 1031},
+    "prefix": {"kind": "decoder-only", "d_model": 128, "d_ff": 1031, "attention_mask": "prefix"},
     "state-space": {"kind": "decoder-only", "d_model": 256, "mixer": "state-space"},
 }
 

@@ -8,9 +8,11 @@ HEADS = "tests/attention/test_heads.py"
 LATENT = "tests/attention/test_latent.py"
 NORMALISE = "tests/attention/test_normalise.py"
 POSITIONS = "tests/attention/test_positions.py"
+DYNAMIC_NTK = "tests/attention/test_dynamic_ntk.py"
 SCORES = "tests/attention/test_scores.py"
 QKV = "tests/labs/test_qkv.py"
 INVARIANTS = "tests/models/test_invariants.py"
+DECODER_ONLY = "tests/models/test_decoder_only.py"
 DECODER_STATE = "tests/models/test_decoder_state.py"
 ABLATE = "tests/models/test_ablate.py"
 STATE_SPACE = "tests/models/test_state_space.py"
@@ -131,7 +133,7 @@ BREAKS: list[Break] = [
                 "[angles.cos(), angles.sin()]",
             ),
             "position: NTK equals linear": (
-                "omega * factor ** -(torch.arange(pairs) / max(pairs - 1, 1))",
+                "omega * factor ** -(torch.arange(pairs, device=omega.device) / max(pairs - 1, 1))",
                 "omega / factor",
             ),
             "position: YaRN equals none": ("omega * (ramp + (1 - ramp) / factor)", "omega"),
@@ -148,8 +150,8 @@ BREAKS: list[Break] = [
                 "distances.clamp(1 - limit, limit - 1) + limit",
             ),
             "position: rotary rotates the other way": (
-                "self.omega).to(dtype)",
-                "-self.omega).to(dtype)",
+                "* omega).to(dtype)",
+                "* -omega).to(dtype)",
             ),
         },
     ),
@@ -177,6 +179,34 @@ BREAKS: list[Break] = [
             "heads: dropout of the weights in evaluation mode, too": (
                 "self.dropout if self.training else 0.0",
                 "self.dropout",
+            ),
+        },
+    ),
+    *in_file(
+        "attention/positions.py",
+        DYNAMIC_NTK,
+        breaks={
+            "position: dynamic NTK's factor is always 2": (
+                "ntk(self.omega, 2 * n / original, original)",
+                "ntk(self.omega, 2, original)",
+            ),
+            "position: dynamic NTK begins at the original length, not beyond it": (
+                "takewhile(lambda n: n < keys, (original * 2**level",
+                "takewhile(lambda n: n < keys, (original * 2**level - 1",
+            ),
+        },
+    ),
+    *in_file(
+        "attention/heads.py",
+        DYNAMIC_NTK,
+        breaks={
+            "heads: the length at hand is that of the cache, not the query's": (
+                "is_longer = mask.sum(-1, keepdim=True) > length",
+                "is_longer = torch.ones_like(mask[..., :1])",
+            ),
+            "heads: dynamic NTK rotates the queries only": (
+                "rotate(query, query_position_ids), rotate(keys, key_position_ids)",
+                "rotate(query, query_position_ids), keys",
             ),
         },
     ),
@@ -225,6 +255,16 @@ BREAKS: list[Break] = [
             "recurrent: the sentence representation is the last state, padding or not": (
                 "(mask.sum(1) - 1)[:, None, None]",
                 "torch.full_like(mask.sum(1), mask.shape[1] - 1)[:, None, None]",
+            ),
+        },
+    ),
+    *in_file(
+        "models/decoder_only.py",
+        DECODER_ONLY,
+        breaks={
+            "decoder-only: a prefix LM reads its source forward only": (
+                "if not self.is_prefix_lm:",
+                "if True:",
             ),
         },
     ),

@@ -54,6 +54,31 @@ def test_presets(regard) -> None:
     assert result.code == 0
     assert "case" in presets.names()
     assert all(name in result.out for name in presets.names())
+    assert json.loads(regard("presets", "--json").out) == presets.names()
+
+
+def test_architectures_of_presets(regard) -> None:
+    rows = json.loads(regard("presets", "case-llama", "case-deepseek", "--json").out)
+    assert [row["preset"] for row in rows] == ["case-llama", "case-deepseek"]
+    # Bytes: four layers; two heads of 16 keys and values, or 16 + 8 numbers; float32.
+    assert [row["cache bytes per token"] for row in rows] == [4 * 2 * 2 * 16 * 4, 4 * (16 + 8) * 4]
+    layers = {  # W_q, W_kv, W_o; gate, up, down; two norms; then the final norm
+        "case-llama": 64 * (64 + 64 + 64) + 3 * 64 * 176 + 2 * 64,
+        "case-deepseek": 64 * (4 * 24 + 24 + 64) + 16 + 16 * 128 + 3 * 64 * 176 + 2 * 64,
+    }
+    assert {row["preset"]: row["parameters"] for row in rows} == {
+        name: 4 * parameters + 64 for name, parameters in layers.items()
+    }
+    table = regard("presets", "case-llama", "case-transformer", "multi30k-mamba").out
+    assert "| case-llama | rotary | multi-head (heads = 4, kv_heads = 2) | rms, pre |" in table
+    assert "| multi30k-mamba | none | state-space | rms, pre | swiglu | 0 |" in table
+    assert len({line.count("|") for line in table.splitlines()}) == 1
+
+
+def test_only_transformers_have_an_architecture_to_compare(regard) -> None:
+    result = regard("presets", "case")
+    assert result.code == 2
+    assert 'the model of "case" is recurrent, and only Transformers have these parts' in result.err
 
 
 def test_data_cache(regard, tmp_path, monkeypatch) -> None:

@@ -5,14 +5,16 @@ generates token by token does not recompute them at every step.
 """
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 
+import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 from regard.attention.attend import attend, attend_fused
 from regard.attention.masks import window_mask
 from regard.attention.normalise import Normaliser, softmax
-from regard.attention.positions import Position
+from regard.attention.positions import Position, Rotation
 from regard.attention.scores import ScaledDot, Score
 from regard.errors import UserError
 from regard.linear import Linear
@@ -23,6 +25,10 @@ KVHeads = Float[Tensor, "batch kv_heads key _"]
 AttentionOutputs = tuple[
     Float[Tensor, "batch query d_model"], Float[Tensor, "batch heads query key"] | None
 ]
+
+
+QueriesKeys = tuple[int, Float[Tensor, "batch heads query depth"], KVHeads]
+"""(n, queries, keys) for the queries that may attend to more than n keys."""
 
 
 class SingleHead(nn.Module):
@@ -141,10 +147,19 @@ class MultiHeadBase(nn.Module, ABC):
             mask = near if mask is None else mask & near
         return None if mask is None else mask[:, None]
 
+    def _rotations(
+        self, keys: int, mask: Bool[Tensor, "batch 1 #query key"] | None
+    ) -> list[tuple[int, Rotation]]:
+        """(n, further rotation for the queries that may attend to more than n keys); the first is none.
+
+        Without a mask, every query attends to all keys: the last rotation is that of all queries.
+        """
+        rotations = [(0, unrotated), *self.position.further_rotations(keys)]
+        return rotations if mask is not None else rotations[-1:]
+
     def _attend(
         self,
-        query: Float[Tensor, "batch heads query depth"],
-        keys: Float[Tensor, "batch kv_heads key depth"],
+        rotated: list[QueriesKeys],
         values: Float[Tensor, "batch kv_heads key value_depth"],
         mask: Bool[Tensor, "batch 1 #query key"] | None,
         bias: Float[Tensor, "#batch heads query key"] | None,
@@ -155,18 +170,22 @@ class MultiHeadBase(nn.Module, ABC):
     ]:
         """(context, weights) of every head. The heads of a group share one key/value head.
 
-        `normalise` gets [batch heads query key], whatever is folded.
+        `normalise` is called once, with [batch heads query key], whatever is folded.
         """
+        (_, query, keys), *_ = rotated
         heads, kv_heads, scale = query.shape[1], keys.shape[1], self.position.score_scale
-        query = fold_groups(query, kv_heads)
+        rotated = [(n, fold_groups(query, kv_heads), keys) for n, query, keys in rotated]
         bias = None if bias is None else fold_groups(bias, kv_heads)
         if mask is not None and mask.shape[2] > 1:
             mask = mask.repeat(1, 1, heads // kv_heads, 1) if kv_heads < heads else mask
         dropout_p = self.dropout if self.training else 0.0
         if type(self.score) is ScaledDot and self.normalise is softmax and not need_weights:
-            context = attend_fused(query, keys, values, mask, bias, dropout_p, scale)
-            return unfold_groups(context, heads), None
-        scores = self.score(query, keys)
+
+            def attend_to(query: Tensor, keys: Tensor) -> Tensor:
+                return attend_fused(query, keys, values, mask, bias, dropout_p, scale)
+
+            return unfold_groups(select_by_length(attend_to, rotated, mask), heads), None
+        scores = select_by_length(self.score, rotated, mask)
         scores = scores if scale == 1 else scores * scale
         scores = scores if bias is None else scores + bias
 
@@ -176,6 +195,25 @@ class MultiHeadBase(nn.Module, ABC):
         context, weights = attend(scores, values, mask, normalise, dropout_p)
         weights = unfold_groups(weights, heads) if need_weights else None
         return unfold_groups(context, heads), weights
+
+
+def select_by_length(
+    compute: Callable[[Tensor, Tensor], Tensor],
+    rotated: list[QueriesKeys],
+    mask: Bool[Tensor, "batch 1 #query key"] | None,
+) -> Float[Tensor, "batch kv_heads query _"]:
+    """compute(queries, keys): for each query with the last pair that is for its number of keys."""
+    (_, query, keys), *longer = rotated
+    result = compute(query, keys)
+    for length, query, keys in longer:
+        assert mask is not None
+        is_longer = mask.sum(-1, keepdim=True) > length
+        result = torch.where(is_longer, compute(query, keys), result)
+    return result
+
+
+def unrotated(heads: Heads, position_ids: Int[Tensor, "batch length"]) -> Heads:
+    return heads
 
 
 def split_heads(x: Float[Tensor, "batch length concatenated"], heads: int) -> Heads:
@@ -247,5 +285,9 @@ class MultiHead(MultiHeadBase):
         query = self.position.rotate(query, query_position_ids)
         bias = self.position.bias(query, query_position_ids, key_position_ids)
         head_mask = self._window_mask(mask, query_position_ids, key_position_ids)
-        context, weights = self._attend(query, keys, values, head_mask, bias, need_weights)
+        rotated = [
+            (n, rotate(query, query_position_ids), rotate(keys, key_position_ids))
+            for n, rotate in self._rotations(keys.shape[2], head_mask)
+        ]
+        context, weights = self._attend(rotated, values, head_mask, bias, need_weights)
         return self.output(merge_heads(context)), weights

@@ -79,20 +79,29 @@ class Latent(MultiHeadBase):
         bias_query = rotary_query if rotary_query.shape[-1] else query
         bias = self.position.bias(bias_query, query_position_ids, key_position_ids)
         head_mask = self._window_mask(mask, query_position_ids, key_position_ids)
+        rotated = [
+            (n, rotate(rotary_query, query_position_ids), rotate(rotary_key, key_position_ids))
+            for n, rotate in self._rotations(c.shape[2], head_mask)
+        ]
         if self._can_absorb(x.shape[1], c.shape[2]):
             up_keys, up_values = self.up.weight.unflatten(0, (2, self.heads, -1))
             # The score divides by the square root of the dimension it gets: correct for the difference.
             correction = math.sqrt(sum(self.cache_dims) / sum(self.query_dims))
-            query = torch.cat([query @ up_keys, rotary_query], dim=-1) * correction
-            keys = concatenate(c, rotary_key)
-            context, weights = self._attend(query, keys, c, head_mask, bias, need_weights)
+            query = query @ up_keys
+            rotated = [
+                (n, torch.cat([query, q], dim=-1) * correction, concatenate(c, k))
+                for n, q, k in rotated
+            ]
+            context, weights = self._attend(rotated, c, head_mask, bias, need_weights)
             context = context @ up_values.transpose(1, 2)
         else:
             halves = self.up(c[:, 0]).chunk(2, dim=-1)
             head_keys, values = (split_heads(half, self.heads) for half in halves)
-            query = concatenate(query, rotary_query)
-            keys = concatenate(head_keys, rotary_key.expand(-1, self.heads, -1, -1))
-            context, weights = self._attend(query, keys, values, head_mask, bias, need_weights)
+            rotated = [
+                (n, concatenate(query, q), concatenate(head_keys, k.expand(-1, self.heads, -1, -1)))
+                for n, q, k in rotated
+            ]
+            context, weights = self._attend(rotated, values, head_mask, bias, need_weights)
         return self.output(merge_heads(context)), weights
 
     def _can_absorb(self, query: int, key: int) -> bool:

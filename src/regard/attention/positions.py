@@ -2,10 +2,14 @@
 
 `embed` is called once by the model; `rotate` and `bias` by every self-attention layer. Positions are
 passed in as `position_ids`, never inferred from a length: a cache or left padding cannot shift them.
+(`further_rotations` is for rotations that depend on the query: `rotate` cannot know which query a key will
+meet.)
 """
 
 import math
 from collections.abc import Callable
+from functools import partial
+from itertools import count, takewhile
 
 import torch
 from jaxtyping import Float, Int
@@ -15,6 +19,8 @@ from torch.nn.functional import embedding
 from regard.errors import UserError
 
 PositionIds = Int[Tensor, "batch length"]
+Heads = Float[Tensor, "batch heads length depth"]
+Rotation = Callable[[Heads, PositionIds], Heads]
 
 
 class Position(nn.Module):
@@ -34,11 +40,16 @@ class Position(nn.Module):
         """Adds to the embeddings, once per model."""
         return x
 
-    def rotate(
-        self, heads: Float[Tensor, "batch heads length depth"], position_ids: PositionIds
-    ) -> Float[Tensor, "batch heads length depth"]:
+    def rotate(self, heads: Heads, position_ids: PositionIds) -> Heads:
         """Rotates queries and keys, in every self-attention layer."""
         return heads
+
+    def further_rotations(self, keys: int) -> list[tuple[int, Rotation]]:
+        """[(n, R), ..]: a query that may attend to more than n of `keys` keys needs R of both.
+
+        R follows `rotate`. The n ascend, and the last R that applies is the only one.
+        """
+        return []
 
     def bias(
         self,
@@ -174,10 +185,13 @@ class Alibi(Position):
 class Rotary(Position):
     """(x1, x2) -> (x1 cos - x2 sin, x2 cos + x1 sin), pair i rotated by t omega_i (RoPE, Su et al., 2021)
 
-    Preserves norms. Yarn scaling also multiplies the scores: longer contexts flatten the softmax.
+    Preserves norms. Yarn scaling also multiplies the scores: longer contexts flatten the softmax. Dynamic
+    NTK rotates further in long contexts.
     """
 
     omega: Tensor
+    dynamic_length: int | None
+    """Length up to which omega holds; None: for any length."""
 
     def __init__(
         self,
@@ -196,19 +210,33 @@ class Rotary(Position):
         self.register_buffer("omega", scaled, persistent=False)
         # The paper scales q and k; scaling the score includes the part of it that is not rotated.
         self.score_scale = (0.1 * math.log(factor) + 1) ** 2 if scaling == "yarn" else 1.0
+        self.dynamic_length = original_length if scaling == "dynamic-ntk" else None
 
-    def rotate(
-        self, heads: Float[Tensor, "batch heads length depth"], position_ids: PositionIds
-    ) -> Float[Tensor, "batch heads length depth"]:
-        # A pair as a complex number is rotated by one multiplication: (x1 + i x2) e^(i t omega).
-        dtype = torch.promote_types(heads.dtype, torch.float32)
-        angles = (position_ids[:, None, :, None] * self.omega).to(dtype)
-        rotation = torch.polar(torch.ones_like(angles), angles)
-        pairs = torch.view_as_complex(heads.to(dtype).unflatten(-1, (-1, 2)).contiguous())
-        return torch.view_as_real(pairs * rotation).flatten(-2).to(heads.dtype)
+    def rotate(self, heads: Heads, position_ids: PositionIds) -> Heads:
+        return rotate_pairs(heads, position_ids, self.omega)
+
+    def further_rotations(self, keys: int) -> list[tuple[int, Rotation]]:
+        """By t (ntk(omega, s) - omega), s = 2, 4, ..: with the rotation by t omega, by t ntk(omega, s).
+
+        So the cache holds the same keys, whichever queries they will meet.
+        """
+        if (original := self.dynamic_length) is None:
+            return []
+        lengths = takewhile(lambda n: n < keys, (original * 2**level for level in count()))
+        differences = {n: ntk(self.omega, 2 * n / original, original) - self.omega for n in lengths}
+        return [(n, partial(rotate_pairs, omega=omega)) for n, omega in differences.items()]
 
 
 Omega = Float[Tensor, " pairs"]
+
+
+def rotate_pairs(heads: Heads, position_ids: PositionIds, omega: Omega) -> Heads:
+    """(x1 + i x2) e^(i t omega): a pair as a complex number is rotated by one multiplication."""
+    dtype = torch.promote_types(heads.dtype, torch.float32)
+    angles = (position_ids[:, None, :, None] * omega).to(dtype)
+    rotation = torch.polar(torch.ones_like(angles), angles)
+    pairs = torch.view_as_complex(heads.to(dtype).unflatten(-1, (-1, 2)).contiguous())
+    return torch.view_as_real(pairs * rotation).flatten(-2).to(heads.dtype)
 
 
 def frequencies(dim: int, base: float) -> Omega:
@@ -232,7 +260,20 @@ def ntk(omega: Omega, factor: float, original_length: int) -> Omega:
     That is omega_i s^(-i / last): the highest frequency stays, the lowest is divided by s.
     """
     pairs = len(omega)
-    return omega * factor ** -(torch.arange(pairs) / max(pairs - 1, 1))
+    return omega * factor ** -(torch.arange(pairs, device=omega.device) / max(pairs - 1, 1))
+
+
+def dynamic_ntk(omega: Omega, factor: float, original_length: int) -> Omega:
+    """ntk(omega, s) with s = 1 if n <= L, else the smallest power of two >= n / L (emozilla, 2023)
+
+    L is the original length, and n the length at hand: the number of keys that the query may attend to
+    (t + 1 for a causal query at position t, the length of the text for a bidirectional one). Each query has
+    its own, so that cached decoding equals the full forward pass, in any batch. (The first version takes
+    s = n / L; with powers of two, as in Qwen, a key needs few different rotations.)
+
+    These are the frequencies up to L, whatever `factor`; those beyond are in `Rotary.further_rotations`.
+    """
+    return omega
 
 
 def yarn(omega: Omega, factor: float, original_length: int) -> Omega:
@@ -252,6 +293,7 @@ SCALINGS: dict[str, Callable[[Tensor, float, int], Tensor]] = {
     "linear": linear,
     "ntk": ntk,
     "yarn": yarn,
+    "dynamic-ntk": dynamic_ntk,
 }
 
 POSITIONS: dict[str, type[Position]] = {

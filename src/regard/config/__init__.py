@@ -251,6 +251,12 @@ class Config(Table):
                 'training.checkpoint_metric = "bleu" scores translations, and a language model has '
                 'none: use "loss"'
             )
+        mask = getattr(self.model, "attention_mask", "causal")
+        if self.is_language_model and mask == "prefix":
+            raise ValueError(
+                'model.attention_mask = "prefix" is about the source, and a language model has none: use '
+                '"causal"'
+            )
         unused = self.search.changed("max_ratio", "max_extra") if self.is_language_model else []
         if unused:
             raise ValueError(

@@ -56,16 +56,17 @@ class RotaryBase(Table):
     """Pairs of dimensions rotated by position times a geometric series of frequencies."""
 
     base: float = Field(default=10_000.0, gt=0)
-    scaling: Literal["none", "linear", "ntk", "yarn"] = "none"
-    """How frequencies are scaled for a longer context."""
+    scaling: Literal["none", "linear", "ntk", "yarn", "dynamic-ntk"] = "none"
+    """How frequencies are scaled for a longer context: by a fixed factor or, with dynamic-ntk, by one that
+    grows with the length at hand."""
     factor: float = Field(default=1.0, ge=1)
-    """Context extension: new length / original length."""
+    """Context extension: new length / original length (not used by dynamic-ntk)."""
     original_length: int = Field(default=512, ge=1)
-    """Original context length in tokens (used by yarn only)."""
+    """Original context length in tokens (used by yarn and dynamic-ntk)."""
 
     @model_validator(mode="after")
     def _check_factor(self) -> "RotaryBase":
-        if self.scaling != "none" and self.factor == 1:
+        if self.scaling not in ("none", "dynamic-ntk") and self.factor == 1:
             raise ValueError(f'the scaling "{self.scaling}" does nothing without a factor above 1')
         return self
 

@@ -180,6 +180,18 @@ class DecoderOnly(TransformerBase):
     """Source and target in one sequence with causal self-attention."""
 
     kind: Literal["decoder-only"] = "decoder-only"
+    attention_mask: Literal["causal", "prefix"] = "causal"
+    """Over the source: causal, or fully visible (prefix LM), so that each source token attends to the whole
+    source. Over the target it is causal."""
+
+    @model_validator(mode="after")
+    def _check_attention_mask(self) -> "DecoderOnly":
+        if self.attention_mask == "prefix" and not self.has_attention:
+            raise ValueError(
+                'attention_mask = "prefix" lets source tokens attend to later ones, and the mixer is a '
+                'state space, which reads forward only: use "causal"'
+            )
+        return self
 
 
 class Full(Table):

@@ -10,6 +10,7 @@ import torch
 from regard.errors import NotFiniteError
 from regard.evaluation.likelihood import Likelihood, aggregate, likelihoods
 from regard.evaluation.metrics import bleu_lower, exact_match, longest_fifth, score_corpus
+from regard.models import Model
 from regard.text.batch import EncodedPairs
 from regard.text.tokenizer import BOS, EOS, UNK
 from regard.translator import Translator
@@ -40,7 +41,7 @@ def evaluate(
         "bits_per_character": None if unknown else corpus.bits_per_character(characters),
         "unknown_tokens": unknown,
         "token_accuracy": corpus.token_accuracy,
-        "cache_bytes_per_token": cache_bytes_per_token(translator),
+        "cache_bytes_per_token": cache_bytes_per_token(translator.model),
         "sentences": len(pairs),
         # A language model has no source, so there are no translations to score.
         "results": [
@@ -100,10 +101,9 @@ def evaluate_beam(
 
 
 @torch.inference_mode()
-def cache_bytes_per_token(translator: Translator) -> int:
+def cache_bytes_per_token(model: Model) -> int:
     """The bytes by which the decoder state of one sentence grows per token, from its second step."""
-    model = translator.model
-    source = torch.tensor([[EOS]], device=translator.device)
+    source = torch.tensor([[EOS]], device=model.output_projection[0].device)
     state = model.init_state(model.encode(source, torch.ones_like(source, dtype=torch.bool)))
     sizes = []
     for _ in range(2):

@@ -243,7 +243,8 @@ def build_decoder_only(table: config.DecoderOnly, *vocabularies: Any) -> Decoder
     decoder = [parts.block(layer, causal=True) for layer in range(table.decoder.layers)]
     embeddings = parts.embeddings(*vocabularies)
     norm = parts.final_norm()
-    return DecoderOnly(*embeddings, decoder, norm, table.tie_embeddings, table.dropout)
+    options = (table.tie_embeddings, table.dropout, table.attention_mask == "prefix")
+    return DecoderOnly(*embeddings, decoder, norm, *options)
 
 
 def build(

@@ -2,7 +2,8 @@
 
     w_1 .. w_n <end> <begin> m_1 .. m_k        loss on the tokens after <begin>
 
-The source is read once; the target continues from the cache of each layer.
+The source is read once; the target continues from the cache of each layer. In a prefix LM (Raffel et al.,
+2020) the source is fully visible to itself: only the target is causal.
 """
 
 from dataclasses import dataclass, replace
@@ -51,10 +52,12 @@ class DecoderOnly(TransformerBase[DecoderOnlyMemory, TransformerState]):
         norm: nn.Module,
         tie_embeddings: bool,
         dropout: float,
+        is_prefix_lm: bool = False,
     ) -> None:
         super().__init__(source_embedding, target_embedding, position, tie_embeddings, dropout)
         self.decoder = nn.ModuleList(decoder)  # type: ignore[assignment]
         self.norm = norm
+        self.is_prefix_lm = is_prefix_lm
 
     def max_target_length(self, source_length: int) -> int | None:
         max_length = self.position.max_length
@@ -107,8 +110,10 @@ class DecoderOnly(TransformerBase[DecoderOnlyMemory, TransformerState]):
         self, source: Source, mask: SourceMask, need_weights: bool
     ) -> tuple[DecoderOnlyMemory, list[Weights]]:
         position_ids = position_ids_of(mask)
-        causal = causal_mask(position_ids, position_ids) & mask[:, None]
-        inputs = AttentionInputs(position_ids, position_ids, causal, mask)
+        visible = mask[:, None]
+        if not self.is_prefix_lm:
+            visible = causal_mask(position_ids, position_ids) & visible
+        inputs = AttentionInputs(position_ids, position_ids, visible, mask)
         caches = tuple(block.mixer.init_cache(len(source)) for block in self.decoder)
         x = self._embed(self.source_embedding, source, position_ids)
         states, weights = self._run_blocks(x, inputs, caches, need_weights)
