@@ -187,9 +187,12 @@ def build_loop(
     settings, is_cuda = config.training, device.startswith("cuda")
     limits = (settings.batch_tokens, settings.batch_sentences)
     shapes = settings.bucket_shapes if is_cuda else None
-    batches = BatchSampler(train, *limits, config.seed, shapes)
+    is_random = settings.batching == "random"
+    batches = BatchSampler(train, *limits, config.seed, shapes, is_random)
     dtype = select_dtype(settings.precision, device)
-    cuda_graphs = is_cuda and settings.cuda_graphs and model.supports_cuda_graphs
+    # Random batches have hundreds of shapes, and each would be captured as a graph of its own.
+    can_capture = model.supports_cuda_graphs and not is_random
+    cuda_graphs = is_cuda and settings.cuda_graphs and can_capture
     dataset = DeviceDataset(train, device)
     train_step = TrainStep(model, settings, dataset, dtype, cuda_graphs, display.print)
 
