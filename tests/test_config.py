@@ -418,6 +418,40 @@ def test_a_factor_without_a_scaling_is_valid_as_the_baseline_of_a_comparison():
         assert loaded.model.position == config.Rotary(scaling=scaling, factor=4.0)
 
 
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        (["model.bridge=false"], "two directions: set encoder.bidirectional = false"),
+        (["model.cell=lstm"], "an LSTM's state is more than its output: choose rnn or gru"),
+        (["model.decoder.layers=2"], "the encoder has 1 layers and the decoder 2"),
+    ],
+)
+def test_a_decoder_that_cannot_start_from_the_encoders_state_needs_a_bridge(settings, message):
+    preset = "case" if "bridge" in settings[0] else "case-rnn"
+    with pytest.raises(UserError, match=re.escape(message)):
+        presets.load(preset, settings)
+
+
+def test_reading_padding_needs_random_batches():
+    assert presets.load("homework-notebook").model.read_padding
+    message = 'model.read_padding .* set training.batching = "random"'
+    with pytest.raises(UserError, match=message):
+        presets.load("homework-notebook", ["training.batching=bucketed"])
+
+
+@pytest.mark.parametrize("noise", [[], ["data.noise.mask_ratio=0.2"]])
+def test_plain_text_needs_the_end_token_of_a_source(noise):
+    text = ["data.kind=text", "data.train=a.txt", "data.val=a.txt", *noise]
+    with pytest.raises(UserError, match=r"tokenizer\.source_eos = false leaves a language model"):
+        presets.load("case", [*text, "tokenizer.source_eos=false"])
+
+
+def test_a_pretrained_model_drops_source_eos():
+    model = {"kind": "pretrained", "name": "gpt2"}
+    loaded = presets.validate({"model": model, "tokenizer": {"source_eos": False}}, "mine.toml")
+    assert not hasattr(loaded.tokenizer, "source_eos")
+
+
 @pytest.mark.parametrize("setting", ["max_ratio=3", "max_extra=7"])
 def test_a_language_model_rejects_settings_about_the_source(setting):
     settings = ["data.kind=text", "data.train=a.txt", "data.val=a.txt", f"search.{setting}"]

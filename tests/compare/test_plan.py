@@ -30,7 +30,7 @@ OUT = Path("runs")
 
 
 def test_a_plan_is_presets_by_combinations_by_seeds():
-    vary = ["model.cell=gru,lstm", "training.learning_rate=1e-3,1e-4,1e-5"]
+    vary = ["model.cell=gru,rnn", "training.learning_rate=1e-3,1e-4,1e-5"]
     runs = plan(["case", "case-rnn"], vary, ["model.hidden_dim=31"], [2], OUT)
     assert len(runs) == 2 * 2 * 3 * 2
     assert len({run.folder for run in runs}) == len(runs)
@@ -41,7 +41,7 @@ def test_a_plan_is_presets_by_combinations_by_seeds():
         f"case, cell gru, learning_rate {rate}" for rate in ("1e-3", "1e-4", "1e-5")
     ]
     last = runs[-1]
-    assert (last.system.preset, last.config.model.cell) == ("case-rnn", "lstm")
+    assert (last.system.preset, last.config.model.cell) == ("case-rnn", "rnn")
     assert last.config.training.learning_rate == 1e-5
     assert last.folder.parent.parent == OUT
     assert last.folder.name == "seed-2"

@@ -4,6 +4,7 @@ import copy
 import io
 import math
 import zlib
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -52,6 +53,18 @@ def attentive(request, make) -> Translator:
 
 def interventions(report) -> list[tuple]:
     return [(r["mechanism"], r["layer"], r.get("head"), r["intervention"]) for r in report["rows"]]
+
+
+def without_source_eos(translator: Translator) -> Translator:
+    tokenizers = replace(translator.tokenizers, source_eos=False)
+    return Translator(translator.config, tokenizers, translator.model)
+
+
+def test_masking_tokens_needs_the_eos_of_the_source(make, pairs) -> None:
+    translator = without_source_eos(make(RECURRENT))
+    with pytest.raises(UserError, match=r"sources have none \(tokenizer.source_eos = false\)"):
+        ablate(translator, pairs, "attention")
+    assert ablate(translator, pairs, "heads")["rows"]
 
 
 def test_each_head_is_ablated_once(make, pairs) -> None:

@@ -1,6 +1,7 @@
 """Metrics equal sacreBLEU on detokenised text; length buckets partition the split."""
 
 import itertools
+from dataclasses import replace
 
 import pytest
 import sacrebleu
@@ -82,6 +83,21 @@ def test_length_buckets_are_consistent(translator: Translator, pairs, monkeypatc
         assert len(inside) == row["sentences"]
         right = [i for i in inside if i not in wrong]
         assert row["exact_match"] == pytest.approx(len(right) / len(inside))
+
+
+@pytest.mark.parametrize("source_eos", [True, False])
+def test_the_eos_of_a_source_is_not_part_of_its_length(
+    translator: Translator, source_eos, monkeypatch
+) -> None:
+    pairs = [
+        ("abcdefgh" * 6, "x"),
+        ("abcdefgh" * 5, "x"),
+    ]  # 48 and 40 characters: a bucket ends at 48
+    tokenizers = replace(translator.tokenizers, source_eos=source_eos)
+    translator = Translator(translator.config, tokenizers, translator.model)
+    echo_references(translator, pairs, set(), monkeypatch)
+    [result] = evaluate(translator, pairs)["results"]
+    assert [(row["from"], row["to"]) for row in result["lengths"]] == [(33, 40), (41, 48)]
 
 
 def test_batch_size_and_order_do_not_matter(translator: Translator, pairs) -> None:

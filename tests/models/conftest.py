@@ -82,6 +82,24 @@ MODELS: dict[str, dict[str, Any]] = {
         for layers in (1, 2)
         for direction in ("bidirectional", "unidirectional")
     },
+    **{
+        f"{cell}-{layers}-no-bridge": recurrent(
+            cell=cell,
+            bridge=False,
+            encoder={"layers": layers, "bidirectional": False},
+            decoder_layers=layers,
+        )
+        for cell in ("rnn", "gru")
+        for layers in (1, 2)
+    },
+    "bottleneck-no-bridge": recurrent(
+        bridge=False, encoder={"bidirectional": False}, attention="none"
+    ),
+    **{
+        f"recurrent-output-hidden-{form}": recurrent(output_hidden_dim=11, form=form)
+        for form in DECODERS
+    },
+    "homework-notebook": recurrent(output_hidden_dim=11, read_padding=True),
     "recurrent-layers-differ": recurrent(encoder={"layers": 3}, decoder_layers=2, cell="lstm"),
     **{
         f"recurrent-{form}": recurrent(form=form, cell="lstm", decoder_layers=2)
@@ -203,7 +221,8 @@ class Example:
 
 def make(table: dict[str, Any], seed: int = 1, joint: bool = False) -> Model:
     torch.manual_seed(seed)
-    model = build(Config.model_validate({"model": table}).model, SOURCE_VOCAB, TARGET_VOCAB, joint)
+    config = Config.model_validate({"model": table, "training": {"batching": "random"}})
+    model = build(config.model, SOURCE_VOCAB, TARGET_VOCAB, joint)
     return model.double().eval()
 
 

@@ -50,11 +50,11 @@ def test_encoder_equals_pytorchs_on_packed_sequences(cell, layers, bidirectional
     output, last = reference(packed)
     expected, _ = pad_packed_sequence(output, batch_first=True)
     last = last[0] if cell == "lstm" else last  # [layers * directions, batch, hidden]
-    expected_sentence = torch.cat([last[-2], last[-1]], dim=-1) if bidirectional else last[-1]
-    states, sentence = model.encoder(example.source, example.mask)
+    by_layer = last.unflatten(0, (layers, -1)).permute(2, 0, 1, 3).flatten(2)
+    states, last_states = model.encoder(example.source, example.mask)
     mask = example.mask[..., None]
     torch.testing.assert_close(states * mask, expected * mask)
-    torch.testing.assert_close(sentence, expected_sentence)
+    torch.testing.assert_close(last_states, by_layer)
 
 
 @pytest.mark.parametrize("cell", CELLS)
@@ -66,8 +66,8 @@ def test_decoder_equals_pytorchs_from_the_bridged_state(cell, make, example):
     for layer, module in enumerate(model.decoder.cells):
         for name, parameter in module.cell.named_parameters():
             getattr(reference, name.replace("_l0", f"_l{layer}")).copy_(parameter)
-    _, sentence = model.encoder(example.source, example.mask)
-    bridged = torch.relu(sentence @ model.bridge.weight.T + model.bridge.bias)
+    _, last_states = model.encoder(example.source, example.mask)
+    bridged = torch.relu(last_states[:, -1] @ model.bridge.weight.T + model.bridge.bias)
     initial = bridged.reshape(5, 2, -1).transpose(0, 1).contiguous()  # [layers batch state]
     if cell == "lstm":
         h, c = initial[..., :hidden_dim], initial[..., hidden_dim:]
@@ -97,6 +97,86 @@ def test_parallel_form_equals_the_homeworks_equations(make, example):
             a = energy.softmax(0) @ h
             expected = model.output.weight @ torch.cat([a, d]) + model.output.bias
             torch.testing.assert_close(logits[row, i], expected)
+
+
+def test_the_sheets_form_equals_two_plain_rnns(make, example):
+    """h_t = tanh(W z_t + U h_(t-1) + b); d_0 = h_T, without any map between them."""
+    model = make("rnn-1-no-bridge")
+    assert model.bridge is None
+    logits = model(example.source, example.mask, example.target)
+    attention = model.decoder.attention
+
+    def run(cell: Cell, x: torch.Tensor, state: torch.Tensor) -> torch.Tensor:
+        w_x, w_h, b_x, b_h = cell.cell.parameters()
+        states = []
+        for vector in x:
+            state = torch.tanh(w_x @ vector + b_x + w_h @ state + b_h)
+            states.append(state)
+        return torch.stack(states)
+
+    for row, length in enumerate(example.lengths):
+        z = model.encoder.embedding.weight[example.source[row, :length]]
+        h = run(model.encoder.forwards[0], z, torch.zeros(29, dtype=z.dtype))
+        d = run(model.decoder.cells[0], model.embedding.weight[example.target[row]], h[-1])
+        energy = (d @ attention.query.weight.T) @ (h @ attention.key.weight.T).T / math.sqrt(13)
+        expected = model.output(torch.cat([energy.softmax(-1) @ h, d], dim=-1))
+        torch.testing.assert_close(logits[row], expected)
+
+
+def test_without_a_bridge_each_layer_starts_from_the_same_layer_of_the_encoder(make, example):
+    model = make("gru-2-no-bridge")
+    memory = model.encode(example.source, example.mask)
+    assert memory.initial.shape == (5, 2, 29)
+    torch.testing.assert_close(
+        memory.initial[:, -1], memory.states[torch.arange(5), example.mask.sum(1) - 1]
+    )
+    x = model.encoder.embedding(example.source)
+    first = model.encoder.forwards[0](x)[0][torch.arange(5), example.mask.sum(1) - 1]
+    torch.testing.assert_close(memory.initial[:, 0], first)
+
+
+def test_output_layer_equals_linear_dropout_relu_linear(make, tables, example):
+    """The notebook's output layer: Linear, dropout, ReLU, Linear, on [context ; state]."""
+    model = make("recurrent-output-hidden-parallel")
+    without = make(tables["gru-1-bidirectional"])
+    same = {name: without.state_dict()[name] for name in model.state_dict() if "output" not in name}
+    model.load_state_dict(model.state_dict() | same)
+    memory = model.encode(example.source, example.mask)
+    features = without.features(without.encode(example.source, example.mask), example.target)
+    layer = nn.Sequential(model.output_hidden, nn.Dropout(0.3), nn.ReLU(), model.output).eval()
+    logits = model.project(model.features(memory, example.target))
+    torch.testing.assert_close(logits, layer(features))
+
+
+def test_dropout_applies_once_in_the_output_layer(make, example):
+    """Dropout before and after a ReLU is the same; the input of the hidden layer has none."""
+    model = make("recurrent-output-hidden-parallel")
+    memory = model.encode(example.source, example.mask)
+    model.dropout.train()
+    dropped = model.features(memory, example.target)
+    model.eval()
+    kept = model.features(memory, example.target)
+    is_dropped = (dropped == 0) & (kept > 0)
+    assert 0.2 < is_dropped.sum() / (kept > 0).sum() < 0.4
+    torch.testing.assert_close(dropped[~is_dropped], kept[~is_dropped] / 0.7, rtol=1e-4, atol=0)
+
+
+def test_read_padding_equals_pytorch_without_masks_in_training_only(make, example):
+    model = make("homework-notebook")
+    model.encoder.dropout.p = 0.0
+    reference = torch_encoder(model, nn.GRU, 1, bidirectional=True)
+    expected, last = reference(model.encoder.embedding(example.source))  # padding is read
+    masked = model.encode(example.source, example.mask)
+    model.train()
+    memory = model.encode(example.source, example.mask)
+    torch.testing.assert_close(memory.states, expected)
+    sentence = torch.cat([last[0], last[1]], dim=-1)
+    torch.testing.assert_close(memory.initial[:, 0], torch.relu(model.bridge(sentence)))
+    assert memory.mask.all()  # attention attends to padding
+    assert torch.equal(masked.mask, example.mask)
+    assert not torch.allclose(masked.initial, memory.initial)
+    longest = slice(0, 1)  # a row without padding
+    torch.testing.assert_close(masked.initial[longest], memory.initial[longest])
 
 
 @pytest.mark.parametrize("form", ["input-feeding", "tutorial"])

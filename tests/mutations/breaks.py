@@ -13,6 +13,7 @@ SCORES = "tests/attention/test_scores.py"
 QKV = "tests/labs/test_qkv.py"
 INVARIANTS = "tests/models/test_invariants.py"
 DECODER_ONLY = "tests/models/test_decoder_only.py"
+RECURRENT = "tests/models/test_recurrent.py"
 DECODER_STATE = "tests/models/test_decoder_state.py"
 ABLATE = "tests/models/test_ablate.py"
 STATE_SPACE = "tests/models/test_state_space.py"
@@ -255,6 +256,34 @@ BREAKS: list[Break] = [
             "recurrent: the sentence representation is the last state, padding or not": (
                 "(mask.sum(1) - 1)[:, None, None]",
                 "torch.full_like(mask.sum(1), mask.shape[1] - 1)[:, None, None]",
+            ),
+            "recurrent: padding is read outside training": (
+                "if self.read_padding and self.training:",
+                "if self.read_padding:",
+            ),
+        },
+    ),
+    *in_file(
+        "models/recurrent.py",
+        RECURRENT,
+        breaks={
+            "recurrent: without a bridge, the decoder starts from ReLU of the encoder's state": (
+                "return RecurrentMemory(states, mask, initial), []",
+                "return RecurrentMemory(states, mask, torch.relu(initial)), []",
+            ),
+            "recurrent: padding is masked where it should be read": (
+                "mask = torch.ones_like(mask)",
+                "pass",
+            ),
+        },
+    ),
+    *in_file(
+        "text/batch.py",
+        BATCH,
+        breaks={
+            "batch: random batches are sorted by length": (
+                "ordered = shuffled if self.random else sorted",
+                "ordered = sorted",
             ),
         },
     ),

@@ -33,11 +33,15 @@ def make_natural_data(rows: int = 997, seed: int = 3) -> EncodedPairs:
 
 @NO_DEADLINE
 @given(
-    lengths=DATA, tokens=st.integers(1, 211), sentences=st.integers(1, 17), epoch=st.integers(0, 5)
+    lengths=DATA,
+    tokens=st.integers(1, 211),
+    sentences=st.integers(1, 17),
+    epoch=st.integers(0, 5),
+    random=st.booleans(),
 )
-def test_each_row_occurs_once_within_the_budget(lengths, tokens, sentences, epoch):
+def test_each_row_occurs_once_within_the_budget(lengths, tokens, sentences, epoch, random):
     data = make_data(lengths)
-    sampler = BatchSampler(data, tokens, sentences, seed=7)
+    sampler = BatchSampler(data, tokens, sentences, seed=7, random=random)
     for order in ([spec.rows for spec in sampler.epoch(epoch)], sampler.in_order()):
         assert sorted(row for rows in order for row in rows) == list(range(len(data)))
         for rows in order:
@@ -46,6 +50,23 @@ def test_each_row_occurs_once_within_the_budget(lengths, tokens, sentences, epoc
             if len(rows) > 1:  # a sentence longer than the budget gets a batch of its own
                 assert batch.source.numel() <= tokens
                 assert batch.target.numel() <= tokens
+
+
+@pytest.mark.parametrize("bucket_shapes", [None, 4])
+def test_random_batches_have_pairs_of_any_length_and_their_own_padding(bucket_shapes):
+    """On a GPU, too: what the encoder reads of the padding must not depend on the device."""
+    data = make_natural_data()
+    sampler = BatchSampler(data, 10**6, 31, seed=5, bucket_shapes=bucket_shapes, random=True)
+    batches = sampler.epoch(3)
+    assert sorted(len(batch.rows) for batch in batches) == [997 % 31, *[31] * (997 // 31)]
+    for batch in batches:
+        targets, sources = zip(*(sampler.lengths[row] for row in batch.rows), strict=True)
+        assert (batch.source_length, batch.target_length) == (max(sources), max(targets) + 1)
+    lengths = np.array([source for _, source in sampler.lengths])
+    within = np.mean([lengths[batch.rows].std() for batch in batches if len(batch.rows) == 31])
+    assert within == pytest.approx(lengths.std(), rel=0.05)  # batches of similar length: 0.3
+    assert batches == BatchSampler(data, 10**6, 31, seed=5, random=True).epoch(3)
+    assert batches != sampler.epoch(4)
 
 
 def test_order_depends_only_on_seed_and_epoch():

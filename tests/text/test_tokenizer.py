@@ -196,6 +196,28 @@ def test_the_config_determines_kind_case_and_frequency():
     assert pair.source.pieces == ("cat", "the")
 
 
+@pytest.mark.parametrize("kind", KINDS)
+def test_sources_end_with_eos_unless_switched_off(kind, tmp_path):
+    for source_eos, ending in (("true", [EOS]), ("false", [])):
+        pair = TokenizerPair.train(
+            table(f"kind = '{kind}'\nsource_eos = {source_eos}"), PAIRS, SYMBOLS
+        )
+        text = PAIRS[0][0]
+        assert pair.encode_source(text) == pair.source.encode(text) + ending
+        pair.save(tmp_path / "tokenizer.json")
+        loaded = TokenizerPair.load(tmp_path / "tokenizer.json")
+        assert loaded.encode_source(text) == pair.encode_source(text)
+        assert loaded.source_eos == pair.source_eos == bool(ending)
+
+
+def test_a_tokenizer_saved_before_source_eos_existed_has_it(tmp_path):
+    pair = TokenizerPair.train(table("source_eos = false"), PAIRS, SYMBOLS)
+    record = pair.to_json()
+    del record["source_eos"]
+    (tmp_path / "tokenizer.json").write_text(json.dumps(record), "utf-8")
+    assert TokenizerPair.load(tmp_path / "tokenizer.json").source_eos
+
+
 @pytest.mark.parametrize("joint", ["true", "false"])
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_pair_is_saved_and_loaded(kind, joint, tmp_path):

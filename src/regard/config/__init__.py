@@ -68,6 +68,7 @@ from regard.config.text import (
     PretrainedTokenizer,
     SyntheticData,
     TokenizerConfig,
+    TrainedTokenizer,
     Words,
 )
 
@@ -117,6 +118,7 @@ __all__ = [
     "SyntheticData",
     "Table",
     "TokenizerConfig",
+    "TrainedTokenizer",
     "Training",
     "Transformer",
     "TransformerBase",
@@ -138,6 +140,9 @@ class Training(Table):
     """Maximum number of target tokens in a batch, padding included."""
     batch_sentences: int = Field(default=128, ge=1)
     """Maximum number of sentences in a batch."""
+    batching: Literal["bucketed", "random"] = "bucketed"
+    """Which pairs share a batch: pairs of similar length, which need little padding, or random pairs, each
+    batch padded to its longest. Random batches have too many shapes for bucket_shapes and CUDA graphs."""
     accumulation_steps: int = Field(default=1, ge=1)
     """Gradient accumulation: batches per optimizer step. Each token counts the same, so n small batches
     train like one large batch and need the memory of a small one. All settings in steps count optimizer
@@ -149,8 +154,10 @@ class Training(Table):
     warmup_steps: int = Field(default=100, ge=0)
     """Steps of linear warm-up to the peak."""
     weight_decay: float = Field(default=0.01, ge=0)
+    adam_beta2: float = Field(default=0.98, gt=0, lt=1)
+    """Decay of Adam's average of squared gradients: 0.98 as in Vaswani et al. (2017); PyTorch has 0.999."""
     grad_clip: float = Field(default=1.0, gt=0)
-    """Maximum gradient norm."""
+    """Maximum gradient norm; a large value, such as 1e9, never clips."""
     label_smoothing: float = Field(default=0.0, ge=0, lt=1)
     ema_decay: float | None = Field(default=None, gt=0, lt=1)
     """Decay of an exponential moving average of the weights (0.99, say); if set, the average is what is
@@ -176,9 +183,9 @@ class Training(Table):
 
 
 class Search(Table):
-    max_ratio: float = Field(default=2.0, gt=0)
-    """Maximum output length in tokens: max_ratio * source length + max_extra; for a language model,
-    tokenizer.max_tokens."""
+    max_ratio: float = Field(default=2.0, ge=0)
+    """Maximum output length in tokens: max_ratio * source length + max_extra, so max_extra with a ratio of
+    0; for a language model, tokenizer.max_tokens."""
     max_extra: int = Field(default=20, ge=0)
     length_penalty: float = Field(default=1.0, ge=0)
     """Beam search ranks finished hypotheses by score / length^length_penalty: 0 favours short ones."""
@@ -224,6 +231,26 @@ class Config(Table):
             )
         if self.tokenizer.reuse and self.init is None:
             raise ValueError("tokenizer.reuse takes the vocabulary of the run in init: give init")
+        return self
+
+    @model_validator(mode="after")
+    def _check_source_eos(self) -> "Config":
+        if isinstance(self.data, PlainText) and not getattr(self.tokenizer, "source_eos", True):
+            raise ValueError(
+                "tokenizer.source_eos = false leaves a language model without any source, and is for "
+                "parallel data: leave it out"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _check_read_padding(self) -> "Config":
+        reads_padding = isinstance(self.model, Recurrent) and self.model.read_padding
+        if reads_padding and self.training.batching != "random":
+            raise ValueError(
+                "model.read_padding reproduces code that reads the padding of random batches, and "
+                "bucketed batches have hardly any, or more on a GPU: set training.batching = "
+                '"random"'
+            )
         return self
 
     @model_validator(mode="after")

@@ -58,6 +58,37 @@ class Recurrent(Table):
     encoder: RecurrentEncoder = RecurrentEncoder()
     decoder: RecurrentDecoder = RecurrentDecoder()
     attention: one_of(SingleHead, NoAttention) = SingleHead()
+    bridge: bool = True
+    """The decoder starts from ReLU(W s + b), where s is the encoder's last state. Without a bridge it
+    starts from s itself, each layer from the same layer of an encoder with one direction."""
+    output_hidden_dim: int | None = Field(default=None, ge=1)
+    """Size of a hidden layer with ReLU before the output projection. Dropout then applies to it, and not
+    to its input."""
+    read_padding: bool = False
+    """Reproduces a common mistake, to measure it: in training, the encoder reads the padding of a batch
+    and attention attends to it. Needs random batches, each padded to its longest sentence. Evaluation and
+    translation mask padding, so they never depend on the batch."""
+
+    @model_validator(mode="after")
+    def _check_bridge(self) -> "Recurrent":
+        if self.bridge:
+            return self
+        reason = None
+        if self.encoder.bidirectional:
+            reason = "the encoder has two directions: set encoder.bidirectional = false"
+        elif self.cell == "lstm":
+            reason = "an LSTM's state is more than its output: choose rnn or gru"
+        elif self.encoder.layers != self.decoder.layers:
+            reason = (
+                f"the encoder has {self.encoder.layers} layers and the decoder {self.decoder.layers}: "
+                "give both the same number"
+            )
+        if reason:
+            raise ValueError(
+                f"without a bridge the decoder starts from the encoder's last state, but {reason}, or "
+                "keep the bridge"
+            )
+        return self
 
 
 class TransformerStack(Table):

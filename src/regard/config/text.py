@@ -176,21 +176,28 @@ class TokenizerConfig(Table):
     """With `init`: use that run's vocabulary instead of training a new one."""
 
 
-class Characters(TokenizerConfig):
+class TrainedTokenizer(TokenizerConfig):
+    """A tokenizer whose vocabulary is that of the training text."""
+
+    source_eos: bool = True
+    """End each source with the end token, which attention can use as a place for no word."""
+
+
+class Characters(TrainedTokenizer):
     kind: Literal["characters"] = "characters"
     joint: bool = True
     min_frequency: int = Field(default=1, ge=1)
     """Rarer characters of the training text become unknown."""
 
 
-class Words(TokenizerConfig):
+class Words(TrainedTokenizer):
     kind: Literal["words"] = "words"
     joint: bool = False
     min_frequency: int = Field(default=2, ge=1)
     """Rarer words of the training text become unknown."""
 
 
-class Bpe(TokenizerConfig):
+class Bpe(TrainedTokenizer):
     kind: Literal["bpe"] = "bpe"
     joint: bool = True
     vocab_size: int = Field(default=8000, ge=300)

@@ -64,6 +64,11 @@ def ablate(
             "this is a language model, which has no source tokens to mask and no translations to score: "
             "use --ablate heads without --bleu"
         )
+    if kind == "attention" and not translator.tokenizers.source_eos:
+        raise UserError(
+            "--ablate attention compares source tokens with the EOS token, and this model's sources have "
+            "none (tokenizer.source_eos = false): use --ablate heads"
+        )
     encoded = EncodedPairs.from_pairs(pairs, translator.tokenizers)
     translator.check_lengths(encoded)
     ablations = list(

@@ -76,6 +76,8 @@ def evaluate_beam(
     outputs = [translator.tokenizers.target.decode(nbest[0].ids) for nbest in hypotheses]
     references = [target for _, target in pairs]
     longest = longest_fifth([source for source, _ in pairs])
+    num_eos = int(translator.tokenizers.source_eos)
+    lengths = [len(source) - num_eos for source in encoded.source]
     return {
         "beam": beam,
         **score_corpus(outputs, references),
@@ -94,7 +96,7 @@ def evaluate_beam(
                 ),
                 "token_accuracy": aggregate(by_pair[r] for r in rows).token_accuracy,
             }
-            for low, high, rows in length_buckets([len(source) - 1 for source in encoded.source])
+            for low, high, rows in length_buckets(lengths)
         ],
         "outputs": outputs,
     }

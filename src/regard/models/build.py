@@ -149,7 +149,16 @@ def build_recurrent(table: config.Recurrent, source_vocab: int, target_vocab: in
     sizes = (table.embedding_dim, table.hidden_dim, table.decoder.layers)
     decoder = decoder_class(cell, *sizes, attention, encoder.output_dim, table.dropout)
     embedding = build_embedding(target_vocab, table)
-    return Recurrent(encoder, embedding, decoder, target_vocab, table.dropout)
+    return Recurrent(
+        encoder,
+        embedding,
+        decoder,
+        target_vocab,
+        table.dropout,
+        table.bridge,
+        table.output_hidden_dim,
+        table.read_padding,
+    )
 
 
 def build_embedding(vocab: int, table: config.Recurrent) -> nn.Embedding:

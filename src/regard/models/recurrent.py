@@ -1,8 +1,10 @@
-"""Recurrent encoder-decoder with attention (the homework's form).
+"""Recurrent encoder-decoder with attention.
 
-    h_t = [fwd(z)_t ; bwd(z)_t]      s = ReLU(W [h_fwd_T ; h_bwd_1] + b)      d_0 = s
+    h_t = [fwd(z)_t ; bwd(z)_t]      d_0 = ReLU(W [h_fwd_T ; h_bwd_1] + b)      (the homework's form)
+    h_t = fwd(z)_t                   d_0 = h_T                                  (one direction, no bridge)
 
-The decoder is one of the forms in `recurrent_decoder`.
+The decoder is one of the forms in `recurrent_decoder`. Its features f_i (context and state) give the
+logits W_o f_i + b_o or, with a hidden layer, W_o ReLU(W_1 f_i + b_1) + b_o.
 """
 
 from dataclasses import dataclass
@@ -46,7 +48,7 @@ def last_state(x: Activations, mask: Bool[Tensor, "batch length"]) -> Float[Tens
 
 
 class Encoder(nn.Module):
-    """h_t = [fwd(z)_t ; bwd(z)_t] and the sentence representation [h_fwd_T ; h_bwd_1].
+    """h_t = [fwd(z)_t ; bwd(z)_t] and, for each layer, the last state [h_fwd_T ; h_bwd_1].
 
     Both directions read the padding last, so it does not affect the states of real tokens.
     """
@@ -74,21 +76,22 @@ class Encoder(nn.Module):
 
     def forward(
         self, source: Source, mask: SourceMask
-    ) -> tuple[Activations, Float[Tensor, "batch dim"]]:
-        """(a state for each token, the sentence representation)"""
+    ) -> tuple[Activations, Float[Tensor, "batch layers dim"]]:
+        """(a state for each token, the last state of each layer)"""
         position_ids = torch.arange(source.shape[1], device=source.device).expand_as(source)
         x = self.position.embed(self.embedding(source), position_ids)
-        sentence = x[:, 0]
+        last_states = []
         for layer, forwards in enumerate(self.forwards):
             x = self.dropout(x)
             output = forwards(x)[0]
-            sentence = last_state(output, mask)
+            last = last_state(output, mask)
             if self.backwards:
                 backward = self.backwards[layer](reverse(x, mask))[0]
-                sentence = torch.cat([sentence, last_state(backward, mask)], dim=-1)
+                last = torch.cat([last, last_state(backward, mask)], dim=-1)
                 output = torch.cat([output, reverse(backward, mask)], dim=-1)
+            last_states.append(last)
             x = output
-        return x, sentence
+        return x, torch.stack(last_states, dim=1)
 
 
 @dataclass
@@ -99,7 +102,13 @@ class RecurrentMemory(Memory):
 
 
 class Recurrent(Model[RecurrentMemory, RecurrentState]):
-    """Encoder, bridge (encoder state to decoder state), decoder, output projection."""
+    """Encoder, bridge (encoder state to decoder state), decoder, hidden layer, output projection.
+
+    Without a bridge, each decoder layer starts from the last state of the same encoder layer. With
+    `read_padding`, padding counts as tokens in training, as it does in code without masks: the encoder
+    reads it, its last state is that of the last padding, and attention attends to it. Outside training it
+    is always masked.
+    """
 
     def __init__(
         self,
@@ -108,14 +117,22 @@ class Recurrent(Model[RecurrentMemory, RecurrentState]):
         decoder: Decoder,
         vocab: int,
         dropout: float,
+        bridge: bool = True,
+        output_hidden_dim: int | None = None,
+        read_padding: bool = False,
     ) -> None:
         super().__init__()
         self.encoder = encoder
         self.embedding = embedding
         self.decoder = decoder
-        self.bridge = Linear(encoder.output_dim, decoder.layers * decoder.state_dim)
-        self.output = Linear(decoder.output_dim, vocab)
+        initial_dim = decoder.layers * decoder.state_dim
+        self.bridge = Linear(encoder.output_dim, initial_dim) if bridge else None
+        self.output_hidden = (
+            Linear(decoder.output_dim, output_hidden_dim) if output_hidden_dim else None
+        )
+        self.output = Linear(output_hidden_dim or decoder.output_dim, vocab)
         self.dropout = Dropout(dropout)
+        self.read_padding = read_padding
 
     def max_target_length(self, source_length: int) -> int | None:
         max_length = self.encoder.position.max_length
@@ -124,8 +141,12 @@ class Recurrent(Model[RecurrentMemory, RecurrentState]):
     def _encode(
         self, source: Source, mask: SourceMask, need_weights: bool
     ) -> tuple[RecurrentMemory, list[Tensor]]:
-        states, sentence = self.encoder(source, mask)
-        initial = torch.relu(self.bridge(sentence)).unflatten(1, (self.decoder.layers, -1))
+        if self.read_padding and self.training:
+            mask = torch.ones_like(mask)
+        states, initial = self.encoder(source, mask)
+        if self.bridge is not None:
+            bridged = torch.relu(self.bridge(initial[:, -1]))
+            initial = bridged.unflatten(1, (self.decoder.layers, -1))
         return RecurrentMemory(states, mask, initial), []  # no self-attention
 
     def init_state(self, memory: RecurrentMemory) -> RecurrentState:
@@ -133,12 +154,25 @@ class Recurrent(Model[RecurrentMemory, RecurrentState]):
 
     def step(self, tokens: Tokens, state: RecurrentState) -> tuple[Logits, RecurrentState]:
         features, _, state = self.decoder(self.embedding(tokens[:, None]), state)
-        return self.project(self.dropout(features[:, 0])), state
+        return self.project(self.output_features(features[:, 0])), state
 
     def features(
         self, memory: RecurrentMemory, target: Target
     ) -> Float[Tensor, "batch target features"]:
-        return self.dropout(self.decoder(self.embedding(target), self.init_state(memory))[0])
+        return self.output_features(
+            self.decoder(self.embedding(target), self.init_state(memory))[0]
+        )
+
+    def output_features(
+        self, features: Float[Tensor, "*rows dim"]
+    ) -> Float[Tensor, "*rows features"]:
+        """The input of the output projection: dropout(f) or, with a hidden layer, dropout(ReLU(W_1 f + b_1)).
+
+        Dropout before the ReLU would be the same: it multiplies by 0 or by a positive number.
+        """
+        if self.output_hidden is not None:
+            features = torch.relu(self.output_hidden(features))
+        return self.dropout(features)
 
     @property
     def output_projection(self) -> tuple[Float[Tensor, "vocab features"], Float[Tensor, " vocab"]]:

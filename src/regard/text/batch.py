@@ -58,7 +58,7 @@ class RaggedArray(Sequence):
 
 @dataclass(frozen=True)
 class EncodedPairs:
-    """A split as token ids. Sources end with EOS; targets have neither BOS nor EOS."""
+    """A split as token ids. Sources end with EOS (`tokenizer.source_eos`); targets have no BOS or EOS."""
 
     source: TokenIds
     target: TokenIds
@@ -71,7 +71,7 @@ class EncodedPairs:
         cls, pairs: Iterable[tuple[str, str]], tokenizers: TokenizerPair
     ) -> "EncodedPairs":
         pairs = list(pairs)
-        source = RaggedArray.from_rows([*tokenizers.source.encode(text), EOS] for text, _ in pairs)
+        source = RaggedArray.from_rows(tokenizers.encode_source(text) for text, _ in pairs)
         target = RaggedArray.from_rows(tokenizers.target.encode(text) for _, text in pairs)
         return cls(source, target)
 
@@ -176,7 +176,8 @@ class BatchSampler:
 
     The order of an epoch depends only on the seed and the epoch number, so a resumed run needs only
     (epoch, index). With `bucket_shapes`, batches have at most that many different shapes, so that one
-    CUDA graph per shape can be replayed.
+    CUDA graph per shape can be replayed. With `random`, a batch has pairs of any length and is padded to
+    its longest.
     """
 
     data: EncodedPairs
@@ -184,6 +185,7 @@ class BatchSampler:
     max_sentences: int
     seed: int
     bucket_shapes: int | None = None
+    random: bool = False
 
     @cached_property
     def lengths(self) -> list[tuple[int, int]]:
@@ -204,14 +206,14 @@ class BatchSampler:
 
     def epoch(self, number: int) -> list[BatchSpec]:
         """The batches of an epoch, in order."""
-        random = np.random.Generator(np.random.PCG64([self.seed, number]))
-        shuffled = random.permutation(len(self.data)).tolist()
-        if self.bucket_shapes:
+        generator = np.random.Generator(np.random.PCG64([self.seed, number]))
+        shuffled = generator.permutation(len(self.data)).tolist()
+        if self.bucket_shapes and not self.random:
             specs = list(self._fill_buckets(shuffled))
         else:
-            ordered = sorted(shuffled, key=self.lengths.__getitem__)
+            ordered = shuffled if self.random else sorted(shuffled, key=self.lengths.__getitem__)
             specs = [self._exact_spec(rows) for rows in self._split(ordered)]
-        return [specs[index] for index in random.permutation(len(specs))]
+        return [specs[index] for index in generator.permutation(len(specs))]
 
     def in_order(self) -> list[list[int]]:
         """The rows of each batch for evaluation: shortest first, not shuffled."""

@@ -176,6 +176,8 @@ class TokenizerPair:
     source: Tokenizer
     target: Tokenizer
     max_tokens: int
+    source_eos: bool = True
+    """Does each source end with EOS?"""
 
     @property
     def joint(self) -> bool:
@@ -192,19 +194,23 @@ class TokenizerPair:
         kind = TOKENIZERS[table.kind]
         source = [pair[0] for pair in pairs]
         target = [pair[1] for pair in pairs]
-        options = table.model_dump(exclude={"kind", "joint", "max_tokens", "reuse"})
+        options = table.model_dump(exclude={"kind", "joint", "max_tokens", "source_eos", "reuse"})
         if table.joint:
             both = kind.train(source + target, symbols, **options)
-            return cls(both, both, table.max_tokens)
+            return cls(both, both, table.max_tokens, table.source_eos)
         sides = kind.train(source, symbols, **options), kind.train(target, (), **options)
-        return cls(*sides, table.max_tokens)
+        return cls(*sides, table.max_tokens, table.source_eos)
+
+    def encode_source(self, text: str) -> list[int]:
+        """Ids of a source, with its EOS."""
+        return self.source.encode(text) + [EOS] * self.source_eos
 
     def to_json(self) -> dict[str, Any]:
         sides = (
             {"joint": self.source} if self.joint else {"source": self.source, "target": self.target}
         )
         record: dict[str, Any] = {name: side.to_json() for name, side in sides.items()}
-        return record | {"max_tokens": self.max_tokens}
+        return record | {"max_tokens": self.max_tokens, "source_eos": self.source_eos}
 
     def save(self, path: Path) -> None:
         files.write(path, json.dumps(self.to_json(), ensure_ascii=False, indent=1))
@@ -216,6 +222,7 @@ class TokenizerPair:
             sides = [record.get(name) or record["joint"] for name in ("source", "target")]
             sides = sides[: 2 - ("joint" in record)]
             loaded = [SAVED[side.pop("kind")].from_json(side) for side in sides]
-            return cls(loaded[0], loaded[-1], record["max_tokens"])
+            source_eos = record.get("source_eos", True)  # version 0.2 always had one
+            return cls(loaded[0], loaded[-1], record["max_tokens"], source_eos)
         except Exception as error:  # the backend raises a plain Exception for invalid merges
             raise UserError(f"{path} is not a tokenizer saved by regard: {error!r}") from None

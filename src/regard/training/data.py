@@ -25,7 +25,9 @@ def load_tokenizers(
     """Load the tokenizers from the folder. A new run copies `init_tokenizers`, or trains its own."""
     path = folder / "tokenizer.json"
     if init_tokenizers and config.tokenizer.reuse:
-        replace(init_tokenizers, max_tokens=config.tokenizer.max_tokens).save(path)
+        table = config.tokenizer
+        reused = replace(init_tokenizers, max_tokens=table.max_tokens, source_eos=table.source_eos)
+        reused.save(path)
     elif not path.is_file():
         TokenizerPair.train(config.tokenizer, data["train"], data.symbols).save(path)
     return TokenizerPair.load(path)
@@ -39,8 +41,8 @@ def encode_split(
     encoded = encode(data[split], tokenizers)
     limit = tokenizers.max_tokens
     lengths = enumerate(encoded.lengths())
-    # Encoded sources end with EOS; targets do not.
-    rows = [row for row, (target, source) in lengths if source <= limit + 1 and target <= limit]
+    source_limit = limit + tokenizers.source_eos
+    rows = [row for row, (target, source) in lengths if source <= source_limit and target <= limit]
     if not rows:
         raise UserError(
             f"every pair of the {split} split is longer than {limit} tokens: raise "

@@ -9,7 +9,7 @@ import torch
 from rich.console import Console
 
 from regard import files
-from regard.config import Config
+from regard.config import Config, Training
 from regard.display import Display
 from regard.evaluation import greedy_bleu
 from regard.models import Model, PretrainedCheckpoint, build, load_pretrained
@@ -187,9 +187,10 @@ def build_loop(
     settings, is_cuda = config.training, device.startswith("cuda")
     limits = (settings.batch_tokens, settings.batch_sentences)
     shapes = settings.bucket_shapes if is_cuda else None
-    batches = BatchSampler(train, *limits, config.seed, shapes)
+    is_random = settings.batching == "random"
+    batches = BatchSampler(train, *limits, config.seed, shapes, is_random)
     dtype = select_dtype(settings.precision, device)
-    cuda_graphs = is_cuda and settings.cuda_graphs and model.supports_cuda_graphs
+    cuda_graphs = is_cuda and can_capture_graphs(settings, model)
     dataset = DeviceDataset(train, device)
     train_step = TrainStep(model, settings, dataset, dtype, cuda_graphs, display.print)
 
@@ -199,6 +200,12 @@ def build_loop(
 
     metric = compute_bleu if settings.checkpoint_metric == "bleu" else None
     return TrainingLoop(settings, train_step, batches, val, folder, display, metric)
+
+
+def can_capture_graphs(settings: Training, model: Model) -> bool:
+    """Can training steps on a GPU be CUDA graphs? There is one for each shape of a batch."""
+    has_few_shapes = settings.batching == "bucketed"
+    return settings.cuda_graphs and model.supports_cuda_graphs and has_few_shapes
 
 
 def summarise(

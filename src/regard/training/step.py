@@ -36,7 +36,8 @@ def build_optimizer(model: Model, settings: Training) -> AdamW:
     groups.append({"params": others, "weight_decay": 0.0})
     # A learning rate on the device can change between two replays of a graph.
     lr = torch.tensor(settings.learning_rate, device=next(model.parameters()).device)
-    return AdamW(groups, lr=lr, betas=(0.9, 0.98), fused=True, capturable=lr.is_cuda)
+    betas = (0.9, settings.adam_beta2)
+    return AdamW(groups, lr=lr, betas=betas, fused=True, capturable=lr.is_cuda)
 
 
 def trainable_parameters(model: Model) -> list[Tensor]:

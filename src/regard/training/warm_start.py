@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from regard import files, presets
-from regard.config import Config, TokenizerConfig
+from regard.config import Config, TrainedTokenizer
 from regard.errors import UserError, suggest
 from regard.models import Model
 from regard.text.corpus import Corpus
@@ -146,7 +146,7 @@ def check_tokenizer(old: Config, new: Config, name: str) -> None:
             )
     if not new.tokenizer.reuse:
         return
-    vocabulary_keys = set(type(new.tokenizer).model_fields) - set(TokenizerConfig.model_fields)
+    vocabulary_keys = set(type(new.tokenizer).model_fields) - set(TrainedTokenizer.model_fields)
     for key in new.tokenizer.changed(*vocabulary_keys):
         saved, given = (getattr(config.tokenizer, key) for config in (old, new))
         if saved != given:
