@@ -8,7 +8,7 @@ import torch
 
 from regard import UserError
 from regard.attention import POSITIONS
-from regard.attention.positions import SCALINGS, Learned, Relative
+from regard.attention.positions import SCALINGS, Learned, Relative, Rotary
 from regard.config import Interleaved, kinds
 from regard.config import Relative as RelativeTable
 from regard.labs.extrapolation import (
@@ -19,7 +19,12 @@ from regard.labs.extrapolation import (
     make_config,
     scale_rotary,
 )
-from regard.labs.extrapolation_summary import judge_effect, note_interleaving
+from regard.labs.extrapolation_summary import (
+    judge_effect,
+    note_interleaving,
+    positions_of,
+    slowest_frequency,
+)
 from regard.labs.recall_task import accuracy_by_position, sample_pairs, sample_text
 from regard.labs.training import init_model
 from regard.text.tokenizer import TokenizerPair
@@ -169,9 +174,12 @@ def test_scaling_changes_only_the_frequencies(setup):
     for variant in scale_rotary(model, tokenizers, params).values():
         for name, weight in model.state_dict().items():
             assert torch.equal(variant.state_dict()[name], weight)
-        old, new = (dict(each.named_buffers()) for each in (model, variant))
-        assert all((new[name] <= old[name]).all() for name in old)
-        assert any((new[name] < old[name]).any() for name in old)
+        old, new = (positions_of(each, Rotary) for each in (model, variant))
+        assert len(old) == len(new) > 0
+        for before, after in zip(old, new, strict=True):
+            assert (after.omega <= before.omega).all()
+            long = params.factor * params.train_length
+            assert slowest_frequency(after, long) < slowest_frequency(before, long)
 
 
 @pytest.mark.parametrize(

@@ -40,7 +40,7 @@ def test_formulas_at_their_ends():
     "parameters",
     [
         {"head_dim": 4, "length": 5},
-        {"head_dim": 64, "length": 256, "base": 500_000.0, "factor": 8.0, "original_length": 8192},
+        {"head_dim": 64, "length": 256, "base": 500_000.0, "factor": 8.0, "original_length": 1024},
         {"factor": 1.5, "base": 10.0},
     ],
 )

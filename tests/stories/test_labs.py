@@ -47,7 +47,8 @@ def test_one_lab_prints_claim_derivation_and_checks(regard):
 def test_law_without_its_effect_does_not_pass(regard):
     result = regard("lab", "copying", "--set", "beta=0")
     assert result.code == 1
-    assert "ABSENT  alpha_j, the share of v_j in the output: 0.1 < 0.9" in result.out
+    assert "ABSENT  " in result.out
+    assert "The output is no copy: v_j has only 10% of the weight." in result.out
     assert "copying: the law holds, the effect is ABSENT (" in result.out
     document = json.loads(regard("lab", "copying", "--set", "beta=0", "--json").out)
     assert document["passed"] is False
@@ -118,7 +119,8 @@ def test_report_is_a_page_too(regard, tmp_path):
     page = (tmp_path / "labs.html").read_text("utf-8")
     assert escape(LABS["copying"].derivation.strip()) in page
     assert "the law holds, the effect is ABSENT" in page
-    assert "<li class=fail>alpha_j, the share of v_j in the output: 0.1 &lt; 0.9</li>" in page
+    assert page.count("<li class=fail>") == 1
+    assert "v_j has only 10% of the weight" in page
     pictures = re.findall(r'(?:src|srcset)="([^"]*)"', page)
     assert sorted(pictures) == ["copying-dark.png", "copying.png"]
     assert all((tmp_path / picture).is_file() for picture in pictures)

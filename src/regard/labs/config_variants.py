@@ -15,8 +15,8 @@ from pydantic import Discriminator
 from regard.config import EXTENSIONS, Custom, Table
 from regard.config.extensions import load_plugins
 
-# Sizes for small models by field name, and values that other fields need to have an effect.
-SIZES: dict[str, int | float] = {
+# Sizes for small models by field name, and values that other fields need to be allowed or to have an effect.
+BASE: dict[str, int | float] = {
     "d_model": 16,
     "d_ff": 17,
     "layers": 2,
@@ -30,6 +30,8 @@ SIZES: dict[str, int | float] = {
     "nope_interval": 2,
     "factor": 4.0,
     "original_length": 16,
+    "output_hidden_dim": 11,
+    "bridge": True,
 }
 
 
@@ -91,7 +93,18 @@ def field_variants(table: type[Table]) -> FieldVariants:
         name: list_variants(Annotated[field.annotation, *field.metadata, "a field"])
         for name, field in table.model_fields.items()
     }
+    for name in BASE.keys() & by_field.keys():
+        by_field[name] = prefer_value(by_field[name], BASE[name])
     return {name: variants for name, variants in by_field.items() if variants}
+
+
+def prefer_value(variants: list[Variant], value: int | float) -> list[Variant]:
+    """The variants with this value first; for an optional number, None and this value."""
+    preferred = Variant({"": value}, value)
+    if variants and variants[0].value is None:
+        return [variants[0], preferred]
+    others = [variant for variant in variants if variant.value != value]
+    return [preferred, *others] if variants else []
 
 
 def table_variants(table: type[Table]) -> Iterator[Variant]:
@@ -119,7 +132,7 @@ def kind_pairs(table: type[Table]) -> Iterator[Variant]:
 def base_variant(table: type[Table], by_field: FieldVariants) -> Variant:
     """The first variant of every field, and small sizes."""
     kind = by_field["kind"][0].settings_under("kind") if "kind" in by_field else {}
-    sizes = {name: SIZES[name] for name in table.model_fields if name in SIZES}
+    sizes = {name: BASE[name] for name in table.model_fields if name in BASE}
     values = {name: variants[0].value for name, variants in by_field.items()}
     return Variant(kind, sizes | values)
 

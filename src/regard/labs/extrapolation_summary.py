@@ -1,5 +1,6 @@
 """The verdict of `extrapolation`: exact statements about positions, and accuracies beyond training."""
 
+import math
 from dataclasses import dataclass, field
 from statistics import fmean
 from typing import TypeVar
@@ -72,7 +73,11 @@ class LawMeasurement:
     def add_scaled(self, original: Model, scaled: Model) -> None:
         """How much further the slowest pair turns over s T positions than it did over T: s omega' / omega."""
         pairs = zip(positions_of(original, Rotary), positions_of(scaled, Rotary), strict=True)
-        self.slowest += [float(self.factor * new.omega[-1] / old.omega[-1]) for old, new in pairs]
+        before, after = self.train_length, self.factor * self.train_length
+        self.slowest += [
+            self.factor * slowest_frequency(new, after) / slowest_frequency(old, before)
+            for old, new in pairs
+        ]
 
     def checks(self) -> list[Check]:
         """One for each statement that concerns a selected kind."""
@@ -96,6 +101,17 @@ class LawMeasurement:
             name = "rotary, scaled: angle of the slowest pair over s T, relative to T before"
             checks.append(Check.worst(name, self.slowest, "<=", 1, 1e-6))
         return checks
+
+
+def slowest_frequency(position: Rotary, keys: int) -> float:
+    """The angle between two neighbours in the last pair, for a query with this many keys."""
+    unit, one = torch.zeros(1, 1, 1, 2 * len(position.omega)), torch.ones(1, 1, dtype=torch.long)
+    unit[..., -2] = 1
+    rotated = position.rotate(unit, one)
+    for _, rotate_further in position.further_rotations(keys)[-1:]:
+        rotated = rotate_further(rotated, one)
+    cosine, sine = rotated.flatten()[-2:].tolist()
+    return math.atan2(sine, cosine)
 
 
 def read(model: Model, tokenizers: TokenizerPair, pairs: list[tuple[str, str]]) -> Tensor:

@@ -166,6 +166,8 @@ would be <R_m x, y>, which depends on m. Scaling for a context s times as long c
     ntk       omega_i with the base b s^(d / (d - 2)): the highest stays, the lowest is divided by s
     yarn      g omega_i + (1 - g) omega_i / s, g rising from 0 to 1 between 1 and 32 rotations over the
               original length; also, every score is multiplied by (0.1 ln s + 1)^2
+    dynamic-ntk   omega_i while a query has no more keys than the original length; then ntk with s = 2, 4,
+              8, .. as the number of keys doubles
 
 We read everything from the scores of an attention head with W_Q = W_K = 1: R_t x from its scores with the
 unit vectors at position 0, omega_i from the scores of neighbours.

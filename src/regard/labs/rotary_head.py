@@ -25,7 +25,7 @@ class RotaryParameters(Parameters):
     """Base of the frequencies: about the ratio of the highest to the lowest."""
     factor: float = Field(4.0, gt=1, le=64)
     """s, by how much the context is extended, for the scaled variants."""
-    original_length: int = Field(256, ge=256, le=8192)
+    original_length: int = Field(256, ge=256, le=1024)
     """Length of the context before it was extended, for the scaled variants."""
     rotate_keys: bool = True
     """Rotate keys as well as queries; if false, scores depend on the query's absolute position."""
@@ -48,8 +48,8 @@ class RotaryHead:
         position = POSITIONS["rotary"](self.dim, 1, self.dim, **options)
         self.score = ScoringHead(self.dim, position)
         self.parameter_count = sum(parameter.numel() for parameter in position.parameters())
-        # Frequencies are measured at the end of the extended context, everything else at its start.
-        self.end = round(params.factor * params.original_length)
+        # Frequencies are measured at the end of a full extended context, everything else at its start.
+        self.end = max(self.dim, round(params.factor * params.original_length))
         within, extended = (
             RotarySetting(self.dim, params.base, length=length, **extension)
             for length in (self.length, self.end)
@@ -63,12 +63,16 @@ class RotaryHead:
         """(omega, scale) of each pair: neighbours m, n = m - 1 and unit vectors e, e' of one pair.
 
         scale cos omega = <R_m e, R_n e>        scale sin omega = <R_m e, R_n e'>
+
+        Zero vectors fill the context: a scaling may depend on the number of keys.
         """
         units = torch.eye(self.dim, dtype=torch.float64)
-        last = torch.tensor([self.end - 1])
-        scores = self.score(
-            units[::2], last.expand(self.dim // 2), units, (last - 1).expand(self.dim)
+        keys, last = (
+            torch.eye(self.end, self.dim, dtype=torch.float64),
+            torch.tensor([self.end - 1]),
         )
+        query_ids, key_ids = last.expand(self.dim // 2), (last - 1).expand(self.end)
+        scores = self.score(units[::2], query_ids, keys, key_ids)[:, : self.dim]
         cosines, sines = scores.unflatten(-1, (-1, 2)).diagonal(dim1=0, dim2=1)
         return torch.atan2(sines, cosines), torch.hypot(sines, cosines)
 

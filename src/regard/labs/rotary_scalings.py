@@ -6,7 +6,7 @@ FREQUENCIES; one that also scales the scores has a second one in SCORE_SCALES.
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 
 @dataclass(frozen=True)
@@ -21,7 +21,7 @@ class RotarySetting:
     original_length: int
     """Length of the context in training."""
     length: int
-    """Length at hand: the position of the query + 1."""
+    """Length at hand: the number of keys that the query may attend to."""
 
 
 def unscaled(pair: int, setting: RotarySetting) -> float:
@@ -39,6 +39,17 @@ def ntk(pair: int, setting: RotarySetting) -> float:
     d = setting.dim
     base = setting.base * setting.factor ** (d / (d - 2))
     return math.exp(-2 * pair / d * math.log(base))
+
+
+def dynamic_ntk(pair: int, setting: RotarySetting) -> float:
+    """omega_i up to the original length, beyond it NTK's with s = 2, 4, 8, .. as the length at hand doubles
+
+    (emozilla, 2023, with the powers of two of Bai et al., 2023)
+    """
+    if setting.length <= setting.original_length:
+        return unscaled(pair, setting)
+    doublings = math.ceil(math.log2(setting.length / setting.original_length))
+    return ntk(pair, replace(setting, factor=2**doublings))
 
 
 def yarn(pair: int, setting: RotarySetting) -> float:
@@ -68,6 +79,7 @@ FREQUENCIES: dict[str, Callable[[int, RotarySetting], float]] = {
     "linear": linear,
     "ntk": ntk,
     "yarn": yarn,
+    "dynamic-ntk": dynamic_ntk,
 }
 
 SCORE_SCALES: dict[str, Callable[[float], float]] = {"yarn": yarn_score_scale}
