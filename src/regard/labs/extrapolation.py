@@ -166,8 +166,8 @@ have at most T characters; we then ask questions at positions up to s T, s = 3 b
     rotary                <R_i q, R_j k> depends on j - i only, but keys further away than T are rotated by
                           angles that did not occur in training, and may get more weight than the near ones
     rotary, scaled        omega / s (linear), or only for slow pairs (ntk, yarn; dynamic-ntk only beyond T
-                          keys): s T positions rotate no further than T did. The trained weights are kept; only
-                          the frequencies change.
+                          keys): s T positions rotate no further than T did. The trained weights are kept;
+                          only the frequencies change.
     none, interleaved     a causal mask only; rotary in every other layer
 
 The law is what of this can be checked exactly, in any model: questions up to T are answered as in a sequence
