@@ -260,7 +260,8 @@ the angle a. Position t rotates pair i by t omega_i, so a query at m and a key a
             )
             pairs = range(1, len(unscaled) + 1)
             label = {"none": "unscaled"}.get(scaling, scaling)
-            colour = panel.plot(pairs, line, lw=1.2, label=label)[0].get_color()
+            dashed = "--" if scaling.startswith("dynamic") else "-"  # may lie on the line of ntk
+            colour = panel.plot(pairs, line, dashed, lw=1.4, label=label)[0].get_color()
             panel.plot(pairs, measured, "o", ms=4, color=colour)
         panel.set(
             xlabel="pair i (lines: derived, dots: measured)",
