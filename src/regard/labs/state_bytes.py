@@ -11,7 +11,6 @@ from regard.config import Config
 from regard.models import Model, build
 from regard.models.interface import DecoderState, Record
 from regard.models.kv_cache import KVCache
-from regard.models.transformer_base import TransformerState
 
 VOCAB = 11
 FLOAT = 4  # bytes of a float32
@@ -47,9 +46,9 @@ class Family:
     window: int | None = None
 
     def bytes_after(self, generated: int) -> int:
-        """4 (fixed + per_token (S + n)), with at most w tokens in the cache of a sliding window"""
+        """4 (fixed + per_token (S + n)), with at most w - 1 tokens in the cache of a sliding window"""
         tokens = self.cached_source + generated
-        cached = tokens if self.window is None else min(tokens, self.window)
+        cached = tokens if self.window is None else min(tokens, self.window - 1)
         return FLOAT * (self.fixed + self.per_token * cached)
 
 
@@ -127,40 +126,31 @@ def build_model(family: Family) -> Model:
 # --- measured -------------------------------------------------------------------------------------
 
 
-def tensors_of(value: object, used: bool) -> Iterator[Tensor]:
-    """All tensors inside a state; of a KV cache the `used` part of its buffers, or all of them."""
-    if isinstance(value, Tensor):
+def tensors_of(value: object) -> Iterator[Tensor]:
+    """All floating-point tensors inside a state; of a KV cache the part of its buffers that is in use."""
+    if isinstance(value, Tensor) and value.is_floating_point():
         yield value
-    elif isinstance(value, KVCache) and used and value.keys is not None:
+    elif isinstance(value, KVCache) and value.keys is not None:
         assert value.values is not None
         yield from (part[:, :, : value.length] for part in (value.keys, value.values))
     elif isinstance(value, Record):
         for field in fields(value):
-            yield from tensors_of(getattr(value, field.name), used)
+            yield from tensors_of(getattr(value, field.name))
     elif isinstance(value, tuple):
         for item in value:
-            yield from tensors_of(item, used)
+            yield from tensors_of(item)
 
 
-def state_bytes(state: DecoderState, used: bool = True) -> int:
-    """Bytes of the floating-point tensors in a state; one that occurs twice counts once."""
-    tensors = (x for x in tensors_of(state, used) if x.is_floating_point())
+def state_bytes(state: DecoderState) -> int:
+    """Bytes in use; a tensor that occurs twice counts once."""
+    tensors = tensors_of(state)
     return sum({(x.data_ptr(), x.shape): x.nbytes for x in tensors if x.numel()}.values())
 
 
-def evict(state: DecoderState, keep: int) -> None:
-    """Forget all but the last `keep` tokens of a cache: for one sentence and one hypothesis."""
-    assert isinstance(state, TransformerState)
-    for cache in state.caches:
-        assert isinstance(cache, KVCache)
-        assert cache.keys is not None
-        assert cache.values is not None
-        kept = slice(max(0, cache.length - keep), cache.length)
-        cache.keys, cache.values = (x[:, :, kept].clone() for x in (cache.keys, cache.values))
-        cache.length = cache.keys.shape[2]
-    state.key_position_ids = state.key_position_ids[:, -keep:]
-    if state.cache_mask is not None:
-        state.cache_mask = state.cache_mask[..., -keep:]
+def allocated_bytes(state: DecoderState) -> int:
+    """Bytes of the storage behind these tensors."""
+    storages = (x.untyped_storage() for x in tensors_of(state))
+    return sum({storage.data_ptr(): storage.nbytes() for storage in storages}.values())
 
 
 @dataclass(frozen=True)
@@ -171,24 +161,22 @@ class Generation:
     allocated: list[int]
     by_library: list[int]
     logits: Tensor
+    logits_at_once: Tensor
+    """Of one forward pass over all tokens, which keeps nothing between steps."""
 
 
 @torch.inference_mode()
-def generate(
-    model: Model, source: int, tokens: int, generator: Generator, keep: int | None = None
-) -> Generation:
-    """Read a random source, then random tokens one by one; `keep`: never hold more than the last so many."""
+def generate(model: Model, source: int, tokens: int, generator: Generator) -> Generation:
+    """Read a random source, then random tokens one by one."""
     ids = torch.randint(4, VOCAB, (1, source), generator=generator)
-    state = model.init_state(model.encode(ids, torch.ones_like(ids, dtype=torch.bool)))
-    used, allocated, by_library, all_logits = [], [], [], []
-    for step in range(tokens + 1):
-        if keep is not None:
-            evict(state, keep - (1 if step else 0))  # the next token makes it `keep` again
-        if step:
-            token = torch.randint(4, VOCAB, (1,), generator=generator)
-            logits, state = model.step(token, state)
-            all_logits.append(logits)
-        used.append(state_bytes(state))
-        allocated.append(state_bytes(state, used=False))
-        by_library.append(state.cache_bytes())
-    return Generation(used, allocated, by_library, torch.cat(all_logits))
+    target = torch.randint(4, VOCAB, (1, tokens), generator=generator)
+    mask = torch.ones_like(ids, dtype=torch.bool)
+    state, logits = model.init_state(model.encode(ids, mask)), []
+    measured = [(state_bytes(state), allocated_bytes(state), state.cache_bytes())]
+    for token in target.T:
+        step_logits, state = model.step(token, state)
+        logits.append(step_logits)
+        measured.append((state_bytes(state), allocated_bytes(state), state.cache_bytes()))
+    used, allocated, by_library = (list(sizes) for sizes in zip(*measured, strict=True))
+    at_once = model(ids, mask, target)[0]
+    return Generation(used, allocated, by_library, torch.cat(logits), at_once)
