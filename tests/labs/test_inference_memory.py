@@ -10,7 +10,7 @@ from regard import UserError
 from regard.attention import MultiHead
 from regard.attention.latent import Latent
 from regard.labs.inference_memory import SHARED, cache_bytes
-from regard.labs.state_bytes import (
+from regard.labs.measurements.state_bytes import (
     Sizes,
     allocated_bytes,
     build_model,

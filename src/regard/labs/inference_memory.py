@@ -12,8 +12,7 @@ from torch import Generator
 
 from regard.diagrams.themes import Theme
 from regard.labs.lab import Check, Exercise, Findings, Lab, Parameters, Result, ResultTable, Value
-from regard.labs.plotting import add_legend, add_subplots
-from regard.labs.state_bytes import (
+from regard.labs.measurements.state_bytes import (
     FLOAT,
     Family,
     Generation,
@@ -22,6 +21,7 @@ from regard.labs.state_bytes import (
     generate,
     make_families,
 )
+from regard.labs.plotting import add_legend, add_subplots
 
 SAVED = 2  # sharing keys and values counts if it halves the bytes, or better
 ROUNDING = 1e-4  # of logits: above that of attention over fewer keys, far below a missing key

@@ -8,7 +8,7 @@ from jaxtyping import Bool, Float
 from torch import Generator, Tensor
 
 from regard.attention import NORMALISERS, SCORES, MultiHead
-from regard.labs.rotations import rotation_matrix
+from regard.labs.measurements.rotations import rotation_matrix
 
 ROUNDING = 1e-9  # a smaller change of an output is a rounding error
 Tokens = Float[Tensor, "length dim"]

@@ -9,7 +9,7 @@ from jaxtyping import Float
 from pydantic import Field
 from torch import Generator, Tensor
 
-from regard.labs.single_query import ScoreParameters, orthonormal_keys, sample_two
+from regard.labs.measurements.single_query import ScoreParameters, orthonormal_keys, sample_two
 
 FAILURE_PROBABILITY = 1e-6  # of a check, by sampling error alone
 MAX_DEVIATIONS = (

@@ -8,7 +8,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from regard.labs.noise import MAX_DEVIATIONS, bernstein_bound
+from regard.labs.measurements.noise import MAX_DEVIATIONS, bernstein_bound
 
 ONE_SIDED = 0.9  # share of a head's two weights from which one key dominates
 

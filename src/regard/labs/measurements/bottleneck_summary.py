@@ -6,9 +6,9 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from regard.labs.bottleneck_metrics import CapacityFit, GeometricDecay, fit_capacity
-from regard.labs.case_task import ACCURACIES
 from regard.labs.lab import Check, Findings, ResultTable
+from regard.labs.measurements.bottleneck_metrics import CapacityFit, GeometricDecay, fit_capacity
+from regard.labs.measurements.case_task import ACCURACIES
 
 FORCED, FREE = ACCURACIES
 BASELINE, ATTENTION, POSITIONS = "no attention", "attention", "attention + positions"

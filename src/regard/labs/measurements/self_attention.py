@@ -11,7 +11,7 @@ from torch import Tensor
 from regard import config
 from regard.attention import NORMALISERS, POSITIONS, SCORES, MultiHead, Position
 from regard.errors import UserError
-from regard.labs.config_variants import list_variants
+from regard.labs.measurements.config_variants import list_variants
 from regard.models.build import build_kind
 
 HEADS = 4

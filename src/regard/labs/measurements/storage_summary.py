@@ -6,9 +6,9 @@ from dataclasses import astuple, dataclass
 import torch
 from torch import Generator
 
-from regard.labs.case_task import Pair
 from regard.labs.lab import Check, Findings, ResultTable
-from regard.labs.storage_metrics import (
+from regard.labs.measurements.case_task import Pair
+from regard.labs.measurements.storage_metrics import (
     ProbeResult,
     Sentences,
     Shares,

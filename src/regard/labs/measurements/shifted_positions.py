@@ -12,7 +12,13 @@ from torch import Generator, Tensor
 from regard.attention import POSITIONS
 from regard.config import Transformer
 from regard.errors import UserError
-from regard.labs.self_attention import HEADS, SelfAttention, Tokens, list_positions, position_tables
+from regard.labs.measurements.self_attention import (
+    HEADS,
+    SelfAttention,
+    Tokens,
+    list_positions,
+    position_tables,
+)
 from regard.models import build
 
 SENTENCE, OTHER_ORDER = "the dog bites the man", "the man bites the dog"

@@ -8,7 +8,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Generator, Tensor
 
-from regard.labs.case_task import Pair
+from regard.labs.measurements.case_task import Pair
 from regard.models import Model
 from regard.models.recurrent import Recurrent, RecurrentMemory
 from regard.search import Hypothesis, greedy

@@ -7,9 +7,13 @@ from torch import Tensor
 
 from regard.attention import POSITIONS
 from regard.labs.lab import Parameters
-from regard.labs.rotary_scalings import RotarySetting, derive_frequencies, derive_score_scale
-from regard.labs.rotations import Omega, spread_by_distance
-from regard.labs.self_attention import ScoringHead
+from regard.labs.measurements.rotary_scalings import (
+    RotarySetting,
+    derive_frequencies,
+    derive_score_scale,
+)
+from regard.labs.measurements.rotations import Omega, spread_by_distance
+from regard.labs.measurements.self_attention import ScoringHead
 
 Vectors = Float[Tensor, "length dim"]
 Vector = Float[Tensor, " dim"]

@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any, NoReturn, Self
 
 from regard.errors import UserError, join_names, suggest
-from regard.labs import sandbox_worker
-from regard.labs.sandbox_worker import decode, receive, send
+from regard.labs.grading import sandbox_worker
+from regard.labs.grading.sandbox_worker import decode, receive, send
 
 STARTUP_SECONDS = 120.0  # for importing PyTorch
 MAX_SHOWN = 2000  # bytes of what an answer printed

@@ -9,9 +9,9 @@ from pydantic import Field
 from torch import Tensor
 
 from regard.labs.lab import Check
-from regard.labs.noise import Noise, NoiseParameters, Setup, bernstein_bound
-from regard.labs.noisy_heads import HeadOutputs, closed_form_two_heads
-from regard.labs.single_query import ROUNDING
+from regard.labs.measurements.noise import Noise, NoiseParameters, Setup, bernstein_bound
+from regard.labs.measurements.noisy_heads import HeadOutputs, closed_form_two_heads
+from regard.labs.measurements.single_query import ROUNDING
 
 MIN_SWING = 0.5  # of one head: its variance over that of a fair coin between v_a and v_b
 MAX_VARIANCE_RATIO = 0.1  # of two heads to one, up to which two have low variance

@@ -7,8 +7,8 @@ from jaxtyping import Float
 from torch import Tensor
 
 from regard.attention import MultiHead
-from regard.labs.noise import MAX_DEVIATIONS, NoiseParameters, Setup
-from regard.labs.single_query import closed_form_output, make_score
+from regard.labs.measurements.noise import MAX_DEVIATIONS, NoiseParameters, Setup
+from regard.labs.measurements.single_query import closed_form_output, make_score
 
 BINS = torch.linspace(-0.25, 1.25, 32, dtype=torch.float64)  # from v_b at 0 to v_a at 1
 

@@ -14,6 +14,8 @@ import torch
 from torch import Tensor
 
 from regard.errors import UserError
+from regard.labs.grading.sandbox import AnswerError, Sandbox, SandboxError, sanitize
+from regard.labs.grading.sandbox_worker import Unsupported, decode, encode
 from regard.labs.lab import (
     Check,
     Exercise,
@@ -22,8 +24,6 @@ from regard.labs.lab import (
     checks_to_dicts,
     stringify_nonfinite,
 )
-from regard.labs.sandbox import AnswerError, Sandbox, SandboxError, sanitize
-from regard.labs.sandbox_worker import Unsupported, decode, encode
 
 MAX_SOURCE = 1 << 20  # characters of an answer file
 INTEGER_DTYPES = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)

@@ -3,7 +3,7 @@
 import math
 
 from regard.labs.lab import Check, Findings, ResultTable
-from regard.labs.profiling import PowerLaw
+from regard.labs.measurements.profiling import PowerLaw
 
 # Expected exponents of length for each layer: (time, memory)
 EXPONENTS = {
