@@ -9,9 +9,9 @@ import torch
 
 from regard import UserError
 from regard.attention import SCORES
-from regard.labs import bottleneck_metrics
 from regard.labs.bottleneck import MODELS, BottleneckParameters, context, make_model_config
-from regard.labs.bottleneck_metrics import (
+from regard.labs.measurements import bottleneck_metrics
+from regard.labs.measurements.bottleneck_metrics import (
     GeometricDecay,
     expected_accuracy,
     fit_capacity,
@@ -20,9 +20,14 @@ from regard.labs.bottleneck_metrics import (
     path_difference,
     source_gradient,
 )
-from regard.labs.bottleneck_summary import FORCED, FREE, NAMES, Measurement, summarise
-from regard.labs.case_task import ACCURACIES, accuracy_by_length, count_free_running, sample_pairs
-from regard.labs.training import init_model
+from regard.labs.measurements.bottleneck_summary import FORCED, FREE, NAMES, Measurement, summarise
+from regard.labs.measurements.case_task import (
+    ACCURACIES,
+    accuracy_by_length,
+    count_free_running,
+    sample_pairs,
+)
+from regard.labs.measurements.training import init_model
 from regard.models.recurrent import Recurrent
 from regard.search import Hypothesis
 from regard.text.batch import EncodedPairs
@@ -146,7 +151,7 @@ def test_free_running_tokens_are_compared_position_by_position(
         limits.append(max_lengths.tolist())
         return [Hypothesis(ids, 0.0, 0.0)]
 
-    monkeypatch.setattr("regard.labs.case_task.greedy", greedy)
+    monkeypatch.setattr("regard.labs.measurements.case_task.greedy", greedy)
     assert count_free_running(model, data) == [(correct, 6)]
     assert limits == [[6]]
 

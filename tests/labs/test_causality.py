@@ -9,7 +9,7 @@ from regard import UserError, config
 from regard.attention import HEADS, NORMALISERS, POSITIONS, SCORES, Position
 from regard.attention.positions import SCALINGS
 from regard.labs import LABS, causality
-from regard.labs.config_variants import list_variants, table_variants
+from regard.labs.measurements.config_variants import list_variants, table_variants
 from regard.models.build import CELLS, DECODERS, FEED_FORWARDS, NORMS
 from regard.models.cells import Cell
 from regard.models.mixers import CausalStateSpace

@@ -5,8 +5,8 @@ import torch
 
 from regard import UserError
 from regard.attention import SCORES
-from regard.labs import single_query
 from regard.labs.copying import query
+from regard.labs.measurements import single_query
 
 
 @pytest.mark.parametrize("beta", [0, 3.5, 20])

@@ -6,7 +6,7 @@ import torch
 from regard import config
 from regard.attention import POSITIONS, Position, causal_mask
 from regard.labs import equivariance
-from regard.labs.config_variants import list_variants
+from regard.labs.measurements.config_variants import list_variants
 
 
 class NoOp(Position):

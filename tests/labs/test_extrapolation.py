@@ -19,14 +19,14 @@ from regard.labs.extrapolation import (
     make_config,
     scale_rotary,
 )
-from regard.labs.extrapolation_summary import (
+from regard.labs.measurements.extrapolation_summary import (
     judge_effect,
     note_interleaving,
     positions_of,
     slowest_frequency,
 )
-from regard.labs.recall_task import accuracy_by_position, sample_pairs, sample_text
-from regard.labs.training import init_model
+from regard.labs.measurements.recall_task import accuracy_by_position, sample_pairs, sample_text
+from regard.labs.measurements.training import init_model
 from regard.text.tokenizer import TokenizerPair
 
 FEW_STEPS = {"train_size": 100, "epochs": 1.0}

@@ -1,6 +1,7 @@
 """Inference memory: every byte is accounted for; caches that keep too much or too little are detected."""
 
 import math
+from dataclasses import replace
 
 import pytest
 import torch
@@ -9,9 +10,17 @@ from regard import UserError
 from regard.attention import MultiHead
 from regard.attention.latent import Latent
 from regard.labs.inference_memory import SHARED, cache_bytes
-from regard.labs.state_bytes import Sizes, build_model, generate, make_families, state_bytes
+from regard.labs.measurements.state_bytes import (
+    Sizes,
+    allocated_bytes,
+    build_model,
+    generate,
+    make_families,
+    state_bytes,
+)
+from regard.models.interface import Record
 from regard.models.kv_cache import KVCache
-from regard.models.mixers import CausalStateSpace
+from regard.models.mixers import CausalStateSpace, SelfAttention
 
 SIZES = Sizes(layers=3, heads=6, groups=2, head_dim=4, latent_dim=7, window=5, source=11)
 
@@ -28,7 +37,7 @@ def test_formulas():
         "lstm": 2 * 3 * d + 11 * d,
         "gru + attention": 3 * d + d + 11 * (8 + d),
         "state space": 3 * 2 * d * (8 + 3),
-        "window": 3 * 2 * 6 * 4 * 5,
+        "window": 3 * 2 * 6 * 4 * (5 - 1),
         "multi-head": 3 * 2 * 6 * 4 * tokens,
         "grouped-query": 3 * 2 * 2 * 4 * tokens,
         "multi-query": 3 * 2 * 4 * tokens,
@@ -66,7 +75,8 @@ def test_a_tensor_that_occurs_twice_counts_once():
     keys = torch.zeros(1, 2, 3, 5)
     assert state_bytes(KVCache(keys, keys, 3)) == 2 * 3 * 5 * 4
     assert state_bytes(KVCache(keys, keys.clone(), 2)) == 2 * (2 * 2 * 5 * 4)
-    assert state_bytes(KVCache(keys, keys.clone(), 2), used=False) == 2 * (2 * 3 * 5 * 4)
+    assert allocated_bytes(KVCache(keys, keys.clone(), 2)) == 2 * (2 * 3 * 5 * 4)
+    assert allocated_bytes(KVCache(keys, keys[:, :, 1:], 1)) == 2 * 3 * 5 * 4
 
 
 # --- deliberate breaks ----------------------------------------------------------------------------
@@ -109,17 +119,36 @@ def test_state_space_in_double_precision_is_detected(lab, monkeypatch):
     assert failed(lab.run().law) == ["state space: bytes minus formula, after 0 .. 48 tokens"]
 
 
-def test_window_that_looks_further_back_is_detected(lab, monkeypatch):
-    """The keys that this lab evicts are needed."""
-    families = make_families
+WINDOW_BYTES = "window: bytes minus formula, after 0 .. 48 tokens"
+LOGITS = "change of the logits when all tokens are read at once, largest"
 
-    def wider(sizes):
-        made = families(sizes)
-        made["window"].table["attention"]["window"] = sizes.window + 1
-        return made
 
-    monkeypatch.setattr("regard.labs.inference_memory.make_families", wider)
-    assert failed(lab.run().law) == ["window: change of the logits when all older keys are evicted"]
+def test_cache_without_eviction_is_detected(lab, monkeypatch):
+    monkeypatch.setattr(SelfAttention, "window", None)
+    result = lab.run()
+    assert failed(result.law) == [WINDOW_BYTES]
+    assert not result.effect_is_present
+
+
+@pytest.mark.parametrize("change", [-1, 1])
+def test_eviction_of_one_key_more_or_less_is_detected(lab, change, monkeypatch):
+    window = SelfAttention.window.fget
+
+    def changed(self):
+        return None if window(self) is None else window(self) + change
+
+    monkeypatch.setattr(SelfAttention, "window", property(changed))
+    assert failed(lab.run().law) == [WINDOW_BYTES] + [LOGITS] * (change < 0)
+
+
+def test_double_count_by_the_library_is_detected(lab, monkeypatch):
+    def cache_bytes(self):
+        sizes = []
+        self._map(lambda x: sizes.append(x.nbytes * x.is_floating_point()) or x)
+        return sum(sizes)
+
+    monkeypatch.setattr(Record, "cache_bytes", cache_bytes)
+    assert failed(lab.run().law) == ["bytes by the library's cache_bytes(), minus ours"]
 
 
 def test_cache_without_growth_has_no_factor(lab, monkeypatch):
@@ -130,9 +159,9 @@ def test_cache_without_growth_has_no_factor(lab, monkeypatch):
     assert not result.effect_is_present
 
 
-def never_grows(model, source, tokens, generator, keep=None):
-    made = generate(model, source, tokens, generator, keep)
-    return type(made)([made.used[0]] * (tokens + 1), made.allocated, made.by_library, made.logits)
+def never_grows(model, source, tokens, generator):
+    made = generate(model, source, tokens, generator)
+    return replace(made, used=[made.used[0]] * (tokens + 1))
 
 
 def test_exercise_measures_the_library(monkeypatch):

@@ -9,8 +9,8 @@ import torch
 
 from regard import UserError
 from regard.labs import LABS, Check
-from regard.labs.sandbox_worker import decode, encode
-from regard.labs.worksheet import GradeReport, RemoteFunction, grade_answer
+from regard.labs.grading.sandbox_worker import decode, encode
+from regard.labs.grading.worksheet import GradeReport, RemoteFunction, grade_answer
 
 
 @pytest.fixture(scope="module", params=LABS.values(), ids=LABS.keys())

@@ -7,10 +7,10 @@ import pytest
 import torch
 
 from regard.attention import SCORES, heads
-from regard.labs import noisy_heads
 from regard.labs.averaging import query
-from regard.labs.noisy_heads import average_heads, queries
-from regard.labs.single_query import dot_product_attention
+from regard.labs.measurements import noisy_heads
+from regard.labs.measurements.noisy_heads import average_heads, queries
+from regard.labs.measurements.single_query import dot_product_attention
 
 
 def failed(result):

@@ -5,8 +5,17 @@ import math
 import pytest
 import torch
 
-from regard.labs.noise import FAILURE_PROBABILITY, Noise, NoiseParameters, bernstein_bound
-from regard.labs.single_query import closed_form_output, dot_product_attention, orthonormal_keys
+from regard.labs.measurements.noise import (
+    FAILURE_PROBABILITY,
+    Noise,
+    NoiseParameters,
+    bernstein_bound,
+)
+from regard.labs.measurements.single_query import (
+    closed_form_output,
+    dot_product_attention,
+    orthonormal_keys,
+)
 
 NOISES = NoiseParameters(eps=0.02).noises
 

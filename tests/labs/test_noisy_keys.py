@@ -7,10 +7,11 @@ import pytest
 import torch
 
 from regard.attention import SCORES
-from regard.labs import noisy_keys, single_query
-from regard.labs.noise import Noise
+from regard.labs import noisy_keys
+from regard.labs.measurements import single_query
+from regard.labs.measurements.noise import Noise
+from regard.labs.measurements.score_difference import ScoreDifference
 from regard.labs.noisy_keys import deviation
-from regard.labs.score_difference import ScoreDifference
 
 
 def failed(result):

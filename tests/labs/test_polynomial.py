@@ -9,8 +9,8 @@ from torch import nn
 
 from regard.attention import NORMALISERS, SCORES
 from regard.attention.scores import ScaledDot
-from regard.labs import layer_parts
-from regard.labs.layer_parts import FeedForwardTest, SelfAttention
+from regard.labs.measurements import layer_parts
+from regard.labs.measurements.layer_parts import FeedForwardTest, SelfAttention
 from regard.labs.polynomial import entropy, fit_degree, scaled_output
 from regard.linear import LinearBackend
 from regard.models.layers import FEED_FORWARDS

@@ -7,8 +7,8 @@ from regard import UserError
 from regard.attention import NORMALISERS, SCORES
 from regard.attention.normalise import argmax, softmax
 from regard.labs import qkv
+from regard.labs.measurements.qkv_by_hand import softmax_jacobian, softmax_weights
 from regard.labs.qkv import attention
-from regard.labs.qkv_by_hand import softmax_jacobian, softmax_weights
 from regard.linear import LinearBackend
 
 

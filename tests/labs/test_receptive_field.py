@@ -6,7 +6,7 @@ import torch
 from regard import UserError
 from regard.attention import NORMALISERS, SCORES
 from regard.attention.scores import ScaledDot
-from regard.labs.argmax_stack import offset_stack, random_stack, sample_tokens
+from regard.labs.measurements.argmax_stack import offset_stack, random_stack, sample_tokens
 from regard.labs.receptive_field import offsets
 
 

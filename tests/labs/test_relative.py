@@ -10,8 +10,8 @@ from regard import config
 from regard.attention import POSITIONS, Position
 from regard.attention.positions import Alibi, Rotary, Sinusoidal
 from regard.attention.positions import Relative as RelativePosition
-from regard.labs import shifted_positions
-from regard.labs.shifted_positions import CLASSES, MOVED, OTHER_ORDER, SENTENCE
+from regard.labs.measurements import shifted_positions
+from regard.labs.measurements.shifted_positions import CLASSES, MOVED, OTHER_ORDER, SENTENCE
 
 
 def failed(result):

@@ -8,7 +8,7 @@ from torch import nn
 
 from regard.attention import POSITIONS, MultiHead
 from regard.attention.positions import SCALINGS, Rotary
-from regard.labs.rotary_scalings import FREQUENCIES, RotarySetting, derive_frequencies
+from regard.labs.measurements.rotary_scalings import FREQUENCIES, RotarySetting, derive_frequencies
 
 
 def test_every_scaling_follows_its_formula(lab):

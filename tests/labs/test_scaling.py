@@ -9,7 +9,7 @@ import torch
 from regard import UserError
 from regard.attention import heads
 from regard.attention.scores import ScaledDot
-from regard.labs.profiling import PowerLaw, peak_memory, thread_seconds
+from regard.labs.measurements.profiling import PowerLaw, peak_memory, thread_seconds
 from regard.labs.scaling import fold
 from regard.models.state_space import StateSpace
 from regard.statistics import critical_t

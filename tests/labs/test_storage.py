@@ -5,8 +5,13 @@ import random
 import pytest
 import torch
 
-from regard.labs.case_task import SINGLE_HEAD, CaseParameters, make_config, sample_pairs
-from regard.labs.storage_metrics import (
+from regard.labs.measurements.case_task import (
+    SINGLE_HEAD,
+    CaseParameters,
+    make_config,
+    sample_pairs,
+)
+from regard.labs.measurements.storage_metrics import (
     ProbeResult,
     Sentences,
     activation_changes,
@@ -18,7 +23,7 @@ from regard.labs.storage_metrics import (
     part_gradients,
     probe,
 )
-from regard.labs.training import init_model
+from regard.labs.measurements.training import init_model
 from regard.models.recurrent import Recurrent
 from regard.models.recurrent_decoder import Decoder
 from regard.text.batch import Batch, EncodedPairs
@@ -91,7 +96,7 @@ def test_inputs_that_are_not_shifted_are_detected(lab, untrained, monkeypatch):
         given = batch(self, rows)
         return Batch(given.source, given.source_mask, given.labels, given.labels, given.target_mask)
 
-    monkeypatch.setattr("regard.labs.storage_summary.EncodedPairs.batch", unshifted)
+    monkeypatch.setattr("regard.labs.measurements.storage_summary.EncodedPairs.batch", unshifted)
     names = failed(lab.run(**untrained).law)
     assert "inputs in training that are not the label before" in names
 

@@ -19,9 +19,9 @@ import torch
 
 from regard import UserError
 from regard.labs import LABS, Check, Exercise, sandbox_worker
-from regard.labs.sandbox import AnswerError, Sandbox, sanitize
-from regard.labs.sandbox_worker import Unsupported, decode, encode, receive, send
-from regard.labs.worksheet import (
+from regard.labs.grading.sandbox import AnswerError, Sandbox, sanitize
+from regard.labs.grading.sandbox_worker import Unsupported, decode, encode, receive, send
+from regard.labs.grading.worksheet import (
     GradeReport,
     RemoteFunction,
     cast_like,

@@ -179,6 +179,11 @@ def source_layers(model):
     return layers.get("cross") or layers.get("decoder", [])
 
 
+def init_state(model, memory):
+    """With all keys of the source, also where a window would evict some."""
+    return getattr(model, "_init_whole_state", model.init_state)(memory)
+
+
 def source_mask_of(state):
     """The part of a decoder state that says which source tokens may be attended to: a view."""
     names = ("source_mask", "mask", "cache_mask")
@@ -188,7 +193,7 @@ def source_mask_of(state):
 
 def run_masked_steps(model, memory, target, keys):
     """The reference: before each step, the key is masked in the decoder state."""
-    state, all_logits = model.init_state(memory).copy(), []
+    state, all_logits = init_state(model, memory).copy(), []
     for tokens, key in zip(target.T, keys.T, strict=True):
         mask = source_mask_of(state)
         before = mask.clone()
@@ -215,7 +220,7 @@ def test_masked_keys(attentive_model, example):
         again = model.project(model.features(memory, example.target))
     assert torch.equal(ablated, again)  # a second pass starts again at the first target token
     with mask_keys(layers, keys[:, :STEPS]):
-        state = model.init_state(memory)
+        state = init_state(model, memory)
         for t in range(STEPS):
             step_logits, state = model.step(example.target[:, t], state)
             assert_close(step_logits, ablated[:, t])

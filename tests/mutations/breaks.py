@@ -15,6 +15,8 @@ INVARIANTS = "tests/models/test_invariants.py"
 DECODER_ONLY = "tests/models/test_decoder_only.py"
 RECURRENT = "tests/models/test_recurrent.py"
 DECODER_STATE = "tests/models/test_decoder_state.py"
+EVICTION = "tests/models/test_eviction.py"
+CACHE_BYTES = "tests/models/test_cache_bytes.py"
 ABLATE = "tests/models/test_ablate.py"
 STATE_SPACE = "tests/models/test_state_space.py"
 BEAM = "tests/search/test_beam.py"
@@ -308,6 +310,50 @@ BREAKS: list[Break] = [
             "state: a step does not advance the position": (
                 "self.next_position_ids = self.next_position_ids + 1",
                 "pass",
+            ),
+        },
+    ),
+    *in_file(
+        "models/transformer_base.py",
+        EVICTION,
+        breaks={
+            "state: a window keeps one key too few": (
+                "len(cached_at) - (self.window - 1)",
+                "len(cached_at) - (self.window - 2)",
+            ),
+        },
+    ),
+    *in_file(
+        "models/mixers.py",
+        EVICTION,
+        breaks={
+            "mixer: old keys are kept": (
+                "self.attention.window if self.attention.score.pairwise else None",
+                "None",
+            ),
+            "mixer: a score by index loses keys": (
+                "self.attention.window if self.attention.score.pairwise else None",
+                "self.attention.window",
+            ),
+        },
+    ),
+    *in_file(
+        "models/decoder_only.py",
+        EVICTION,
+        breaks={
+            "decoder-only: the first source tokens are kept, not the last": (
+                "lengths[:, None] - keep + torch.arange",
+                "0 * lengths[:, None] + torch.arange",
+            ),
+        },
+    ),
+    *in_file(
+        "models/interface.py",
+        CACHE_BYTES,
+        breaks={
+            "state: keys that are also values become two tensors": (
+                "once(lambda tensor: tensor.index_select(0, rows))",
+                "lambda tensor: tensor.index_select(0, rows)",
             ),
         },
     ),

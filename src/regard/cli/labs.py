@@ -16,7 +16,7 @@ from regard.errors import UserError, join_names, suggest
 
 if TYPE_CHECKING:
     from regard.labs import Check, Lab, Result
-    from regard.labs.worksheet import GradeReport
+    from regard.labs.grading.worksheet import GradeReport
 
 
 @app.command("lab")
@@ -272,7 +272,7 @@ def describe_parameters(lab: "Lab") -> Iterator[dict[str, Any]]:
 
 
 def write_worksheets(labs: "Sequence[Lab]", folder: Path, as_json: bool) -> None:
-    from regard.labs.worksheet import worksheet_path, write_worksheet
+    from regard.labs.grading.worksheet import worksheet_path, write_worksheet
 
     if not labs:
         raise UserError("--worksheet needs a lab: regard lab NAME --worksheet DIR")
@@ -288,7 +288,7 @@ def write_worksheets(labs: "Sequence[Lab]", folder: Path, as_json: bool) -> None
 
 def grade_answer(labs: "Sequence[Lab]", file: Path, limit: float, as_json: bool) -> None:
     """Grade one answer; exit code 1 if a check fails."""
-    from regard.labs.worksheet import check_answer
+    from regard.labs.grading.worksheet import check_answer
 
     if len(labs) != 1:
         raise UserError("--check grades the answer to one lab: regard lab NAME --check FILE")

@@ -104,7 +104,10 @@ def evaluate_beam(
 
 @torch.inference_mode()
 def cache_bytes_per_token(model: Model) -> int:
-    """The bytes by which the decoder state of one sentence grows per token, from its second step."""
+    """The bytes by which the decoder state of one sentence grows in its second step.
+
+    A sliding window stops growing when it is full.
+    """
     source = torch.tensor([[EOS]], device=model.output_projection[0].device)
     state = model.init_state(model.encode(source, torch.ones_like(source, dtype=torch.bool)))
     sizes = []

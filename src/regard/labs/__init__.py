@@ -1,7 +1,8 @@
 """Claims about attention as runnable experiments with parameters, checks and plots: one lab per file.
 
-`lab` defines the interface, `plotting` the style of the plots; every lab measures the library's own
-attention, positions and models.
+`lab` defines the interface, `plotting` the style of the plots, `report` a page of all of them. Every lab
+measures the library's own attention, positions and models; `measurements` has what several share or one
+needs besides its claim, `grading` checks a student's answer.
 """
 
 from regard.labs.averaging import Averaging

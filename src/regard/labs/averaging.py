@@ -11,8 +11,7 @@ from torch import Generator, Tensor
 
 from regard.diagrams.themes import Theme
 from regard.labs.lab import Check, Exercise, Findings, Lab, Result, ResultTable, Value
-from regard.labs.plotting import add_legend, add_subplots
-from regard.labs.single_query import (
+from regard.labs.measurements.single_query import (
     ROUNDING,
     KeyParameters,
     dot_product_attention,
@@ -20,6 +19,7 @@ from regard.labs.single_query import (
     orthonormal_keys,
     sample_two,
 )
+from regard.labs.plotting import add_legend, add_subplots
 
 UNIT_BETA = 1 / math.sqrt(2)  # the beta for which beta (k_a + k_b) is a unit vector
 MIN_SHARE = (

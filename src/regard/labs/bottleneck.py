@@ -17,14 +17,21 @@ from torch import Generator, Tensor
 from regard.attention import SCORES, attend
 from regard.config import Config
 from regard.diagrams.themes import Theme
-from regard.labs.bottleneck_metrics import (
+from regard.labs.lab import Check, Exercise, Findings, Lab, Result, Value
+from regard.labs.measurements.bottleneck_metrics import (
     expected_accuracy,
     gradient_norms,
     hidden_states_change,
     path_difference,
 )
-from regard.labs.bottleneck_summary import ATTENTION, BASELINE, POSITIONS, Measurement, summarise
-from regard.labs.case_task import (
+from regard.labs.measurements.bottleneck_summary import (
+    ATTENTION,
+    BASELINE,
+    POSITIONS,
+    Measurement,
+    summarise,
+)
+from regard.labs.measurements.case_task import (
     ACCURACIES,
     MIN_LENGTH,
     SINGLE_HEAD,
@@ -34,9 +41,8 @@ from regard.labs.case_task import (
     sample_corpus,
     sample_pairs,
 )
-from regard.labs.lab import Check, Exercise, Findings, Lab, Result, Value
+from regard.labs.measurements.training import init_model, train
 from regard.labs.plotting import add_legend, add_subplots
-from regard.labs.training import init_model, train
 from regard.text.batch import EncodedPairs
 
 BINS = 5

@@ -18,8 +18,8 @@ from regard.config import Config
 from regard.diagrams.themes import Theme
 from regard.errors import UserError
 from regard.labs.cases import check_cases
-from regard.labs.config_variants import Variant, kind_pairs, table_variants
 from regard.labs.lab import Check, Exercise, Findings, Lab, Parameters, Result, ResultTable, Value
+from regard.labs.measurements.config_variants import Variant, kind_pairs, table_variants
 from regard.labs.plotting import add_legend, add_subplots
 from regard.models import Model, build
 

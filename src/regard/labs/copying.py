@@ -11,14 +11,14 @@ from torch import Generator, Tensor
 
 from regard.diagrams.themes import Theme
 from regard.labs.lab import Check, Exercise, Findings, Lab, Result, ResultTable, Value
-from regard.labs.plotting import add_legend, add_subplots
-from regard.labs.single_query import (
+from regard.labs.measurements.single_query import (
     ROUNDING,
     KeyParameters,
     dot_product_attention,
     explain_query_scaling,
     orthonormal_keys,
 )
+from regard.labs.plotting import add_legend, add_subplots
 
 COPY_ERROR = (
     0.1  # |a - v_j| over the largest |v_i - v_j|, up to which the output counts as a copy of v_j

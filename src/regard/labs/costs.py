@@ -9,7 +9,8 @@ from pydantic import Field, model_validator
 from torch import Generator
 
 from regard.diagrams.themes import Theme
-from regard.labs.attention_costs import (
+from regard.labs.lab import Check, Exercise, Findings, Lab, Parameters, Result, ResultTable, Value
+from regard.labs.measurements.attention_costs import (
     DOUBLED,
     cache_elements,
     make_cases,
@@ -17,7 +18,6 @@ from regard.labs.attention_costs import (
     saved_macs,
     self_attention_macs,
 )
-from regard.labs.lab import Check, Exercise, Findings, Lab, Parameters, Result, ResultTable, Value
 from regard.labs.plotting import add_legend, add_subplots
 
 SAVED = 0.05  # share of the MACs: less is lost in the noise of any timing

@@ -12,8 +12,8 @@ from torch import Generator, Tensor
 from regard.attention import POSITIONS, Position, causal_mask
 from regard.diagrams.themes import Theme
 from regard.labs.lab import Check, Exercise, Findings, Lab, Parameters, Result, ResultTable, Value
+from regard.labs.measurements.self_attention import HEADS, SelfAttention, Tokens, list_positions
 from regard.labs.plotting import add_legend, add_subplots, draw_differences
-from regard.labs.self_attention import HEADS, SelfAttention, Tokens, list_positions
 
 ROUNDING = 1e-9  # of float64, over a few hundred additions
 MIN_GAP = 0.01  # relative change of the output from which equivariance counts as broken

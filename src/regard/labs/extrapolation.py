@@ -16,11 +16,11 @@ from regard.attention import POSITIONS
 from regard.config import Config
 from regard.diagrams.themes import Theme
 from regard.errors import join_names, suggest
-from regard.labs.extrapolation_summary import BINS, CHECKED, LawMeasurement, summarise
 from regard.labs.lab import Check, Exercise, Findings, Lab, Parameters, Result, Value
+from regard.labs.measurements.extrapolation_summary import BINS, CHECKED, LawMeasurement, summarise
+from regard.labs.measurements.recall_task import LETTERS, accuracy_by_position, sample_pairs
+from regard.labs.measurements.training import init_model, train
 from regard.labs.plotting import add_legend, add_subplots
-from regard.labs.recall_task import LETTERS, accuracy_by_position, sample_pairs
-from regard.labs.training import init_model, train
 from regard.models import Model
 from regard.text.corpus import Corpus
 from regard.text.tokenizer import TokenizerPair

@@ -12,23 +12,23 @@ from torch import Generator, Tensor
 from regard.diagrams.themes import Theme
 from regard.labs.copying import attention_weight
 from regard.labs.lab import Check, Exercise, Findings, Lab, Result, ResultTable, Value
-from regard.labs.noise import Setup
-from regard.labs.noisy_heads import (
+from regard.labs.measurements.noise import Setup
+from regard.labs.measurements.noisy_heads import (
     BINS,
     average_heads,
     closed_form_outputs,
     measure_outputs,
     queries,
 )
-from regard.labs.plotting import add_legend, add_subplots
-from regard.labs.single_query import explain_query_scaling, orthonormal_keys
-from regard.labs.two_heads import (
+from regard.labs.measurements.single_query import explain_query_scaling, orthonormal_keys
+from regard.labs.measurements.two_heads import (
     Comparison,
     MultiHeadParameters,
     check_failures,
     failure_probability,
     max_distances,
 )
+from regard.labs.plotting import add_legend, add_subplots
 
 PLOTTED_DRAWS = 400
 COLUMNS = "noise", "variance, one head", "two heads", "ratio", "failure rate", "closed form"

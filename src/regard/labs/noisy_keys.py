@@ -14,16 +14,16 @@ from torch import Generator, Tensor
 from regard.diagrams.themes import Theme
 from regard.labs.averaging import query
 from regard.labs.lab import Check, Exercise, Findings, Lab, Result, ResultTable, Value
-from regard.labs.noise import NoiseParameters, Setup, bernstein_bound
-from regard.labs.plotting import add_legend, add_subplots
-from regard.labs.score_difference import ONE_SIDED, ScoreDifference
-from regard.labs.single_query import (
+from regard.labs.measurements.noise import NoiseParameters, Setup, bernstein_bound
+from regard.labs.measurements.score_difference import ONE_SIDED, ScoreDifference
+from regard.labs.measurements.single_query import (
     ROUNDING,
     closed_form_output,
     dot_product_attention,
     explain_scaling,
     orthonormal_keys,
 )
+from regard.labs.plotting import add_legend, add_subplots
 
 BINS = torch.linspace(0, 1, 12, dtype=torch.float64)  # an odd number of bins: one is centred at 1/2
 MOST = 0.5  # fraction of draws from which the output counts as swinging

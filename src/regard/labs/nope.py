@@ -13,8 +13,8 @@ from torch import Generator, Tensor
 from regard.attention import POSITIONS, SCORES, MultiHead, causal_mask
 from regard.diagrams.themes import Theme
 from regard.labs.lab import Check, Exercise, Findings, Lab, Parameters, Result, ResultTable, Value
+from regard.labs.measurements.single_query import ROUNDING
 from regard.labs.plotting import add_legend, add_subplots, draw_masked_weights
-from regard.labs.single_query import ROUNDING
 
 DECODABLE = 0.5  # a decoded position must round to the right integer
 DENSE = 40  # tokens from which the plot has smaller dots and logarithmic axes

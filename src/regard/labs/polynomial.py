@@ -12,9 +12,9 @@ from torch import Generator, Tensor
 
 from regard.diagrams.themes import Theme
 from regard.labs.lab import Check, Exercise, Findings, Lab, Parameters, Result, ResultTable, Value
-from regard.labs.layer_parts import FeedForwardTest, SelfAttention
+from regard.labs.measurements.layer_parts import FeedForwardTest, SelfAttention
+from regard.labs.measurements.single_query import ROUNDING
 from regard.labs.plotting import add_legend, add_subplots
-from regard.labs.single_query import ROUNDING
 from regard.models.layers import FEED_FORWARDS
 
 HEADS = 4

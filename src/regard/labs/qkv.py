@@ -15,8 +15,7 @@ from torch import Generator, Tensor
 from regard.attention import NORMALISERS, SCORES, MultiHead
 from regard.diagrams.themes import Theme
 from regard.labs.lab import Check, Exercise, Findings, Lab, Parameters, Result, ResultTable, Value
-from regard.labs.plotting import add_legend, add_subplots, draw_heatmap
-from regard.labs.qkv_by_hand import (
+from regard.labs.measurements.qkv_by_hand import (
     STATES,
     W_K,
     W_Q,
@@ -25,7 +24,8 @@ from regard.labs.qkv_by_hand import (
     softmax_jacobian,
     softmax_output,
 )
-from regard.labs.single_query import ROUNDING
+from regard.labs.measurements.single_query import ROUNDING
+from regard.labs.plotting import add_legend, add_subplots, draw_heatmap
 
 TEMPERATURES = [10 ** (step / 8) for step in range(33)]  # 1 to 10 000
 

@@ -12,9 +12,14 @@ from torch import Generator
 
 from regard.diagrams.themes import Theme
 from regard.errors import UserError
-from regard.labs.argmax_stack import offset_stack, random_stack, sample_tokens, trace_paths
 from regard.labs.cases import check_cases
 from regard.labs.lab import Check, Exercise, Findings, Lab, Parameters, Result, ResultTable, Value
+from regard.labs.measurements.argmax_stack import (
+    offset_stack,
+    random_stack,
+    sample_tokens,
+    trace_paths,
+)
 from regard.labs.plotting import add_legend, add_subplots
 
 HEADS, DEPTHS = (1, 2, 4), (1, 2, 3)

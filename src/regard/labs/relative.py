@@ -13,9 +13,8 @@ from regard.attention import attend
 from regard.diagrams.themes import Theme
 from regard.labs.cases import check_cases
 from regard.labs.lab import Check, Exercise, Findings, Lab, Parameters, Result, ResultTable, Value
-from regard.labs.plotting import add_subplots, draw_differences
-from regard.labs.self_attention import HEADS
-from regard.labs.shifted_positions import (
+from regard.labs.measurements.self_attention import HEADS
+from regard.labs.measurements.shifted_positions import (
     OTHER_ORDER,
     SENTENCE,
     Case,
@@ -23,6 +22,7 @@ from regard.labs.shifted_positions import (
     measure_alibi,
     measure_cases,
 )
+from regard.labs.plotting import add_subplots, draw_differences
 
 ROUNDING = 1e-9  # of float64, through two layers
 MIN_CHANGE = 0.01  # of an attention weight

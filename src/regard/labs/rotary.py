@@ -14,10 +14,10 @@ from regard.attention.positions import SCALINGS
 from regard.diagrams.themes import Theme
 from regard.labs.cases import check_cases
 from regard.labs.lab import Check, Exercise, Findings, Lab, Result, ResultTable, Value
+from regard.labs.measurements.rotary_head import Measurement, RotaryHead, RotaryParameters, rotate
+from regard.labs.measurements.rotary_scalings import FREQUENCIES
+from regard.labs.measurements.rotations import FLOAT32_ROUNDING, ROUNDING, frequencies
 from regard.labs.plotting import add_legend, add_subplots
-from regard.labs.rotary_head import Measurement, RotaryHead, RotaryParameters, rotate
-from regard.labs.rotary_scalings import FREQUENCIES
-from regard.labs.rotations import FLOAT32_ROUNDING, ROUNDING, frequencies
 
 # The library's omega_i are float32: over t positions, an angle is off by at most t times this.
 ANGLE_ROUNDING = 2**-20
@@ -260,7 +260,8 @@ the angle a. Position t rotates pair i by t omega_i, so a query at m and a key a
             )
             pairs = range(1, len(unscaled) + 1)
             label = {"none": "unscaled"}.get(scaling, scaling)
-            colour = panel.plot(pairs, line, lw=1.2, label=label)[0].get_color()
+            dashed = "--" if scaling.startswith("dynamic") else "-"  # may lie on the line of ntk
+            colour = panel.plot(pairs, line, dashed, lw=1.4, label=label)[0].get_color()
             panel.plot(pairs, measured, "o", ms=4, color=colour)
         panel.set(
             xlabel="pair i (lines: derived, dots: measured)",

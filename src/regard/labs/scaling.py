@@ -12,11 +12,17 @@ from torch import Generator, Tensor
 
 from regard.attention import SCORES, MultiHead, attend
 from regard.diagrams.themes import Theme
-from regard.labs.attention_costs import count_flops
 from regard.labs.lab import Check, Exercise, Findings, Lab, Parameters, Result, Value
+from regard.labs.measurements.attention_costs import count_flops
+from regard.labs.measurements.profiling import peak_memory, retain_freed_memory, thread_seconds
+from regard.labs.measurements.scaling_summary import (
+    FITS,
+    derived_macs,
+    fit_times,
+    judge_law,
+    summarise,
+)
 from regard.labs.plotting import add_legend, add_subplots
-from regard.labs.profiling import peak_memory, retain_freed_memory, thread_seconds
-from regard.labs.scaling_summary import FITS, derived_macs, fit_times, judge_law, summarise
 from regard.models.cells import CELLS, Cell
 from regard.models.state_space import StateSpace
 

@@ -14,8 +14,7 @@ from regard.attention import POSITIONS, Position
 from regard.config import Sinusoidal
 from regard.diagrams.themes import Theme
 from regard.labs.lab import Check, Exercise, Findings, Lab, Parameters, Result, ResultTable, Value
-from regard.labs.plotting import add_legend, add_subplots
-from regard.labs.rotations import (
+from regard.labs.measurements.rotations import (
     FLOAT32_ROUNDING,
     ROUNDING,
     Omega,
@@ -25,7 +24,8 @@ from regard.labs.rotations import (
     relative_distances,
     rotation_matrix,
 )
-from regard.labs.self_attention import ScoringHead
+from regard.labs.measurements.self_attention import ScoringHead
+from regard.labs.plotting import add_legend, add_subplots
 
 MIN_CHANGE = 0.1  # relative change of PE(t), and of PE(s) . PE(t), from which a reader can see it
 

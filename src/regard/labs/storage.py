@@ -11,7 +11,8 @@ from pydantic import Field
 from torch import Generator, Tensor
 
 from regard.diagrams.themes import Theme
-from regard.labs.case_task import (
+from regard.labs.lab import Check, Exercise, Findings, Lab, Result, Value
+from regard.labs.measurements.case_task import (
     MIN_LENGTH,
     SINGLE_HEAD,
     CaseParameters,
@@ -19,11 +20,10 @@ from regard.labs.case_task import (
     sample_corpus,
     sample_pairs,
 )
-from regard.labs.lab import Check, Exercise, Findings, Lab, Result, Value
+from regard.labs.measurements.storage_metrics import measure_probes, probe
+from regard.labs.measurements.storage_summary import measure_model, name_owner, summarise
+from regard.labs.measurements.training import init_model, train
 from regard.labs.plotting import add_legend, add_subplots
-from regard.labs.storage_metrics import measure_probes, probe
-from regard.labs.storage_summary import measure_model, name_owner, summarise
-from regard.labs.training import init_model, train
 
 PROBE_SIZE = 400  # sentences for probes, of all lengths
 EXCHANGE_SIZE = 200  # sentences that exchange states, of one length

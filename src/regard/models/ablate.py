@@ -83,8 +83,9 @@ def mask_keys(
 ) -> Iterator[None]:
     """Target token t of these layers may not attend to key keys[:, t] (`NO_KEY`: it may attend to all).
 
-    For teacher forcing on this batch: all target tokens in one pass, or a step at a time in order. The
-    source must be encoded before, because a decoder-only model reads it with the same layers.
+    For teacher forcing on this batch: all target tokens in one pass, or a step at a time in order (but not
+    in a decoder-only model with a window, whose steps evict source keys). The source must be encoded
+    before, because a decoder-only model reads it with the same layers.
     """
     length = keys.shape[1]
 

@@ -26,7 +26,12 @@ from regard.models.interface import (
 )
 from regard.models.layers import Block
 from regard.models.mixers import AttentionInputs, Weights
-from regard.models.transformer_base import TransformerBase, TransformerState, position_ids_of
+from regard.models.transformer_base import (
+    TransformerBase,
+    TransformerState,
+    position_ids_of,
+    shared_window,
+)
 
 Activations = Float[Tensor, "batch length d_model"]
 
@@ -64,11 +69,27 @@ class DecoderOnly(TransformerBase[DecoderOnlyMemory, TransformerState]):
         return None if max_length is None else max(0, max_length - source_length)
 
     def init_state(self, memory: DecoderOnlyMemory) -> TransformerState:
+        """The cache holds the source, or the part of it that a target token may attend to."""
+        window = shared_window(self.decoder)
+        if window is None:
+            return self._init_whole_state(memory)
+        lengths, keep = memory.mask.sum(1), min(window - 1, memory.mask.shape[1])
+        # The last tokens of each source, with padding (-1, -2, ..) on the left: the target comes next.
+        position_ids = lengths[:, None] - keep + torch.arange(keep, device=lengths.device)
+        is_token, position_ids = position_ids >= 0, position_ids.clamp(min=0)
+        index = position_ids[:, None, :, None]  # real tokens are first in the memory
+        caches = tuple(c._map(lambda x: x.take_along_dim(index, dim=2)) for c in memory.caches)
+        return TransformerState(
+            caches, position_ids, lengths, is_token[:, None], window, cached_at=(1,) * keep
+        )
+
+    def _init_whole_state(self, memory: DecoderOnlyMemory) -> TransformerState:
+        """Without eviction, so that a key of the source has the index of its token."""
         # New records of the same tensors: appending to them does not change the memory.
         caches = tuple(replace(cache) for cache in memory.caches)
-        next_ids = memory.mask.sum(1)
+        position_ids, lengths = position_ids_of(memory.mask), memory.mask.sum(1)
         return TransformerState(
-            caches, position_ids_of(memory.mask), next_ids, memory.mask[:, None]
+            caches, position_ids, lengths, memory.mask[:, None], window=None, cached_at=()
         )
 
     def step(self, tokens: Tokens, state: TransformerState) -> tuple[Logits, TransformerState]:
@@ -81,14 +102,15 @@ class DecoderOnly(TransformerBase[DecoderOnlyMemory, TransformerState]):
     def features(
         self, memory: DecoderOnlyMemory, target: Target
     ) -> Float[Tensor, "batch target features"]:
-        return self._decode_target(target, self.init_state(memory), need_weights=False)[0]
+        state = self._init_whole_state(memory)
+        return self._decode_target(target, state, need_weights=False)[0]
 
     def _attention_weights(
         self, source: Source, mask: SourceMask, target: Target
     ) -> dict[str, AttentionWeights]:
         """A target token's weights on the source are "cross", those on the target "decoder"."""
         memory, source_weights = self._encode(source, mask, need_weights=True)
-        state = self.init_state(memory)
+        state = self._init_whole_state(memory)
         _, target_weights = self._decode_target(target, state, need_weights=True)
         source_layers = [w for w in source_weights if w is not None]
         target_layers = [w for w in target_weights if w is not None]

@@ -33,26 +33,43 @@ class Record:
 
     def select(self: R, rows: Rows) -> R:
         """Sentence i of the result is sentence rows[i] of this record."""
-        return self._map(lambda tensor: tensor.index_select(0, rows))
+        return self._map(once(lambda tensor: tensor.index_select(0, rows)))
 
     def copy(self: R) -> R:
         """A record that shares no memory with this one."""
-        return self._map(lambda tensor: tensor.clone())
+        return self._map(once(lambda tensor: tensor.clone()))
 
     def cache_bytes(self) -> int:
-        """Bytes of its floating-point tensors; position ids and masks do not count."""
-        sizes: list[int] = []
+        """Bytes of its floating-point tensors, each counted once; position ids and masks do not count."""
+        sizes: dict[tuple[int, ...], int] = {}
 
         def count(tensor: Tensor) -> Tensor:
-            sizes.append(tensor.nbytes if tensor.is_floating_point() else 0)
+            # Not by storage: keys and values may be two halves of one projection.
+            place = tensor.data_ptr(), *tensor.shape, *tensor.stride()
+            sizes[place] = tensor.nbytes if tensor.is_floating_point() else 0
             return tensor
 
         self._map(count)
-        return sum(sizes)
+        return sum(sizes.values())
 
     def _map(self: R, function: Callable[[Tensor], Tensor]) -> R:
         values = {f.name: map_tensors(function, getattr(self, f.name)) for f in fields(self)}
         return type(self)(**values)
+
+
+def once(function: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor]:
+    """`function`, called once for each tensor: one that occurs twice in a record stays one tensor."""
+    results: dict[int, tuple[Tensor, Tensor]] = {}
+
+    def call(tensor: Tensor) -> Tensor:
+        if id(tensor) not in results:
+            results[id(tensor)] = (
+                tensor,
+                function(tensor),
+            )  # an id is unique while its tensor exists
+        return results[id(tensor)][1]
+
+    return call
 
 
 def map_tensors(function: Callable[[Tensor], Tensor], value: object) -> object:
@@ -102,7 +119,8 @@ class AttentionLayer(Protocol):
 
     `normalise` gets scores [batch heads query key], with one row of the head axis for each query head,
     also where several share a key/value head; a layer with a single head may leave that axis out. A key's
-    index is that of its token in the memory, where the real tokens come first.
+    index is that of its token in the memory, where the real tokens come first (except in the steps of a
+    decoder-only model with a sliding window, whose cache evicts source tokens).
     """
 
     normalise: Normaliser

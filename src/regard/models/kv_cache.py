@@ -18,7 +18,8 @@ class KVCache(DecoderState):
     """Keys and values of the tokens read so far, in a buffer that grows by doubling and is written in place.
 
     All hypotheses of a sentence share it: a mask selects those of each hypothesis, and reordering
-    hypotheses changes only that mask.
+    hypotheses changes only that mask. With a sliding window, keys that no later token may attend to are
+    evicted.
     """
 
     keys: Heads | None = None
@@ -53,6 +54,13 @@ class KVCache(DecoderState):
         buffer[:, :, : self.length] = old[:, :, : self.length]
         return buffer
 
+    def evict(self, keep: int) -> None:
+        """Forget all but the last `keep` tokens. Their part of the buffer is freed when it next grows."""
+        if self.keys is not None and self.values is not None and keep < self.length:
+            first = self.length - keep
+            self.keys, self.values = self.keys[:, :, first:], self.values[:, :, first:]
+            self.length = keep
+
     def expand(self, beam: int) -> "KVCache":
         return self
 
@@ -64,4 +72,4 @@ class KVCache(DecoderState):
         if self.keys is None or self.values is None:
             return KVCache()
         keys, values = (function(old[:, :, : self.length]) for old in (self.keys, self.values))
-        return KVCache(keys, values, self.length)
+        return KVCache(keys, values, keys.shape[2])

@@ -37,10 +37,17 @@ class AttentionInputs:
     """True for real tokens; None: no padding."""
     one_per_hypothesis: bool = False
     """True: one token for each hypothesis; False: consecutive tokens of one hypothesis."""
+    keep: int | None = None
+    """How many tokens stay cached, the last ones: no later token attends to the others. None: all."""
 
 
 class TokenMixer(nn.Module, ABC):
     """Mixes information between tokens."""
+
+    @property
+    def window(self) -> int | None:
+        """A token needs only cached tokens at a distance below this; None: all."""
+        return None
 
     @abstractmethod
     def init_cache(self, batch: int) -> DecoderState:
@@ -71,6 +78,11 @@ class SelfAttention(TokenMixer):
     def attention_layers(self) -> list[AttentionLayer]:
         return [self.attention]
 
+    @property
+    def window(self) -> int | None:
+        # A score by index needs the older keys too: without them, all others would change their index.
+        return self.attention.window if self.attention.score.pairwise else None
+
     def init_cache(self, batch: int) -> KVCache:
         return KVCache()
 
@@ -78,6 +90,8 @@ class SelfAttention(TokenMixer):
         self, x: Activations, inputs: AttentionInputs, cache: KVCache, need_weights: bool
     ) -> tuple[Activations, Weights]:
         keys, values = cache.append(*self.attention.keys_values(x, inputs.position_ids))
+        if inputs.keep is not None:
+            cache.evict(inputs.keep)
         # A pairwise score depends on query and key alone, not on the index of the key.
         if inputs.mask is None or self.attention.score.pairwise:
             position_ids = inputs.position_ids, inputs.key_position_ids

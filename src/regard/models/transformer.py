@@ -23,7 +23,12 @@ from regard.models.interface import (
 )
 from regard.models.layers import Block, CrossBlock, CrossWeights
 from regard.models.mixers import AttentionInputs, Weights
-from regard.models.transformer_base import TransformerBase, TransformerState, position_ids_of
+from regard.models.transformer_base import (
+    TransformerBase,
+    TransformerState,
+    position_ids_of,
+    shared_window,
+)
 
 Activations = Float[Tensor, "batch length d_model"]
 
@@ -71,6 +76,8 @@ class Transformer(TransformerBase[Memory, EncoderDecoderState]):
             key_position_ids=position_ids[:, :0],
             next_position_ids=torch.zeros_like(position_ids[:, 0]),
             cache_mask=None,
+            window=shared_window(self.decoder),
+            cached_at=(),
             source_keys_values=tuple(
                 block.cross_attention.keys_values(memory.states, position_ids)
                 for block in self.decoder

@@ -1,6 +1,7 @@
 """Shared by encoder-decoder and decoder-only Transformers: decoder state, embeddings, output projection."""
 
 import math
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Generic
 
@@ -11,6 +12,7 @@ from torch import Tensor, nn
 from regard.attention import Position, causal_mask
 from regard.models.dropout import Dropout
 from regard.models.interface import DecoderState, MemoryT, Model, StateT
+from regard.models.layers import Block
 from regard.models.mixers import AttentionInputs
 
 Ids = Int[Tensor, "batch length"]
@@ -20,6 +22,13 @@ Activations = Float[Tensor, "batch length d_model"]
 def position_ids_of(mask: Bool[Tensor, "batch length"]) -> Int[Tensor, "batch length"]:
     """0, 1, 2, ... over the real tokens, wherever the padding is."""
     return (mask.cumsum(1) - 1).clamp(min=0)
+
+
+def shared_window(blocks: Iterable[Block]) -> int | None:
+    """The widest window of all blocks; None: some block needs all tokens."""
+    windows = [block.mixer.window for block in blocks]
+    widest = max((window for window in windows if window is not None), default=None)
+    return None if None in windows else widest
 
 
 @dataclass
@@ -32,6 +41,10 @@ class TransformerState(DecoderState):
     """Position of the next token."""
     cache_mask: Bool[Tensor, "batch beam cached"] | None
     """Which cached tokens belong to each hypothesis; None: there is one, and all belong to it."""
+    window: int | None
+    """A token needs only cached tokens at a distance below this, so the others are evicted; None: all."""
+    cached_at: tuple[int, ...]
+    """With a window: how many tokens, of all hypotheses, are cached at each of the last w - 1 positions."""
 
     def expand(self, beam: int) -> "TransformerState":
         mask = self.cache_mask
@@ -56,9 +69,10 @@ class TransformerState(DecoderState):
             new = torch.eye(beam, dtype=torch.bool, device=position_ids.device)
             new = new.expand(len(position_ids), -1, -1)
             self.cache_mask = torch.cat([self.cache_mask, new], dim=-1)
-        return AttentionInputs(
+        inputs = AttentionInputs(
             position_ids, self.key_position_ids, self.cache_mask, one_per_hypothesis=True
         )
+        return self._evict(inputs, (beam,))
 
     def append_tokens(self, count: int) -> AttentionInputs:
         """Append the positions of `count` tokens of the only hypothesis; return inputs with a causal mask."""
@@ -71,7 +85,23 @@ class TransformerState(DecoderState):
             new = torch.ones_like(position_ids, dtype=torch.bool)[:, None]
             self.cache_mask = torch.cat([self.cache_mask, new], dim=-1)
             mask = mask & self.cache_mask
-        return AttentionInputs(position_ids, self.key_position_ids, mask)
+        return self._evict(AttentionInputs(position_ids, self.key_position_ids, mask), (1,) * count)
+
+    def _evict(self, inputs: AttentionInputs, added: tuple[int, ...]) -> AttentionInputs:
+        """Forget the tokens that none after `inputs` may attend to; inputs with which the caches do too.
+
+        Slots are counted, padding included, so that no size depends on values on the device.
+        """
+        if self.window is None:
+            return inputs
+        cached_at = (*self.cached_at, *added)
+        self.cached_at = cached_at[max(0, len(cached_at) - (self.window - 1)) :]
+        keep = sum(self.cached_at)
+        first = self.key_position_ids.shape[1] - keep
+        self.key_position_ids = self.key_position_ids[:, first:]
+        if self.cache_mask is not None:
+            self.cache_mask = self.cache_mask[..., first:]
+        return replace(inputs, keep=keep)
 
 
 class TransformerBase(Model[MemoryT, StateT], Generic[MemoryT, StateT]):

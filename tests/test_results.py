@@ -1,0 +1,182 @@
+"""The figures on results/README.md are those of the folders beside it."""
+
+import json
+import math
+import re
+from pathlib import Path
+from statistics import mean, stdev, variance
+
+import pytest
+
+from regard import presets
+from regard.statistics import welch_p
+
+RESULTS = Path(__file__).parents[1] / "results"
+VOCAB = 5_908
+TOKENS = {"val": (14_445, 1_014), "test": (14_063, 1_000)}  # target tokens, sentences
+T_95 = 4.30  # Student's t with two degrees of freedom: three seeds
+
+
+@pytest.fixture(scope="module")
+def page() -> str:
+    return (RESULTS / "README.md").read_text("utf-8")
+
+
+@pytest.fixture
+def table(page):
+    """The cells of the one table whose header has all of these cells: {its first `key` cells: the others}."""
+
+    def find(*header: str, key: int = 1) -> dict[tuple[str, ...], list[str]]:
+        blocks = re.findall(r"(?:^\|.*\|\n)+", page, re.MULTILINE)
+        rows = [
+            [[c.strip(" *") for c in line.split("|")[1:-1]] for line in b.splitlines()]
+            for b in blocks
+        ]
+        [found] = [body for head, _, *body in rows if set(header) <= set(head)]
+        return {tuple(row[:key]): row[key:] for row in found}
+
+    return find
+
+
+def runs_of(name: str) -> dict[str, list[dict]]:
+    systems = json.loads((RESULTS / name / "results.json").read_text("utf-8"))["systems"]
+    return {system["system"]: system["runs"] for system in systems}
+
+
+def scores(runs: list[dict], beam: int, metric: str = "bleu_lower") -> list[float]:
+    return [result[metric] for run in runs for result in run["results"] if result["beam"] == beam]
+
+
+def losses(runs: list[dict], split: str) -> list[float]:
+    return [run["figures"]["val_loss"] if split == "val" else run["loss"] for run in runs]
+
+
+def notebooks_loss(nll: float, split: str) -> float:
+    tokens, sentences = TOKENS[split]
+    return (tokens * nll + sentences * math.log(VOCAB)) / (tokens + sentences)
+
+
+def prediction_interval(values: list[float]) -> tuple[float, float]:
+    """Where one more run is expected with 95 %."""
+    half = T_95 * stdev(values) * math.sqrt(1 + 1 / len(values))
+    return mean(values) - half, mean(values) + half
+
+
+def test_bleu_of_the_homeworks_table(table):
+    rows = table("second table", "greedy")
+    for system, runs in runs_of("homework-notebook").items():
+        beam, greedy = scores(runs, 50), scores(runs, 1)
+        expected = [f"{mean(beam):.2f}", f"{variance(beam):.3f}"]
+        expected += [f"{mean(greedy):.2f}", f"{variance(greedy):.3f}"]
+        assert rows[(system.removeprefix("score "),)][2:6] == expected
+
+
+@pytest.mark.parametrize(("split", "published"), [("val", "homework"), ("test", "second table")])
+def test_losses_of_the_homeworks_table(table, split, published):
+    rows = table(published, f"{published}, corrected")
+    tokens, sentences = TOKENS[split]
+    for system, runs in runs_of("homework-notebook").items():
+        theirs, formula, corrected, ours, spread, _ = rows[(system.removeprefix("score "),)]
+        values = losses(runs, split)
+        assert (ours, spread) == (f"{mean(values):.3f}", f"{variance(values):.5f}")
+        assert formula == f"{notebooks_loss(mean(values), split):.3f}"
+        nll = ((tokens + sentences) * float(theirs) - sentences * math.log(VOCAB)) / tokens
+        assert corrected == f"{nll:.2f}"
+
+
+def test_which_public_table_is_reproduced(page, table):
+    rows = table("second table", "greedy")
+    validation, test = table("homework", "homework, corrected"), table("second table, corrected")
+    inside = {"homework": [], "second": [], "homework loss": [], "second loss": []}
+    for system, runs in runs_of("homework-notebook").items():
+        row = (system.removeprefix("score "),)
+        cases = [
+            ("homework", rows[row][0], scores(runs, 50)),
+            ("second", rows[row][1], scores(runs, 50)),
+        ]
+        for name, split, losses_table in (
+            ("homework", "val", validation),
+            ("second", "test", test),
+        ):
+            values = [notebooks_loss(value, split) for value in losses(runs, split)]
+            cases.append((f"{name} loss", losses_table[row][0], values))
+        for name, theirs, values in cases:
+            low, high = prediction_interval(values)
+            inside[name].append(low <= float(theirs) <= high)
+        low, high = prediction_interval(scores(runs, 50))
+        assert f"{low:.1f} to {high:.1f}" in page
+    assert inside["homework"] == [False, False, False]
+    assert inside["second"] == [True, True, True]
+    assert inside["homework loss"] == [False, False, False]
+    assert inside["second loss"] == [True, False, True]
+
+
+def test_beams(table):
+    [runs] = runs_of("gru-beams").values()
+    rows = table("beam", "variance", "chrF")
+    assert [int(beam) for (beam,) in rows] == [1, 5, 10, 20, 50]
+    for (beam,), cells in rows.items():
+        bleu_lower, bleu, chrf = (
+            scores(runs, int(beam), metric) for metric in ("bleu_lower", "bleu", "chrf")
+        )
+        expected = [f"{mean(bleu_lower):.2f}", f"{variance(bleu_lower):.3f}"]
+        assert cells == [*expected, f"{mean(bleu):.2f}", f"{mean(chrf):.2f}"]
+
+
+def test_prefix(table):
+    systems, rows = runs_of("prefix"), table("source", "longest fifth")
+    causal = systems["attention_mask causal"]
+    for system, runs in systems.items():
+        greedy, beam = scores(runs, 1), scores(runs, 5)
+        cells = rows[(system.removeprefix("attention_mask "),)]
+        assert cells[:2] == [f"{mean(greedy):.2f}", f"{variance(greedy):.3f}"]
+        assert cells[4:6] == [f"{mean(beam):.2f}", f"{variance(beam):.3f}"]
+        assert cells[7] == f"{mean(scores(runs, 1, 'bleu_lower_longest')):.2f}"
+        assert cells[8] == f"{mean(losses(runs, 'val')):.3f}"
+        assert cells[9] == f"{mean(run['perplexity'] for run in runs):.2f}"
+    prefix = systems["attention_mask prefix"]
+    for cell, beam in ((3, 1), (6, 5)):
+        p = welch_p(scores(causal, beam), scores(prefix, beam))
+        assert rows[("prefix",)][cell] == f"{p:.2f}"
+
+
+def test_welch_of_the_new_tables(page):
+    notebook, [gru] = runs_of("homework-notebook"), runs_of("gru-beams").values()
+    dummy, uniform = notebook["score dummy"], notebook["score mean"]
+    homework = runs_of("homework")["score scaled-dot"]
+    causal, prefix = runs_of("prefix").values()
+    pairs = [
+        (scores(dummy, 50), scores(uniform, 50), "0.01"),
+        (scores(dummy, 1), scores(uniform, 1), "0.61"),
+        (scores(gru, 5), scores(gru, 50), "0.22"),
+        (scores(homework, 1), scores(gru, 1), "0.45"),
+        (*(scores(runs, 1, "bleu_lower_longest") for runs in (causal, prefix)), "0.18"),
+    ]
+    for one, other, published in pairs:
+        assert f"{welch_p(one, other):.2f}" == published
+        assert f"Welch p = {published}" in page
+
+
+def test_tuning_of_mamba(table):
+    runs = json.loads((RESULTS / "mamba-tuning" / "losses.json").read_text("utf-8"))
+    rows = list(table("trained for", key=4).items())[1:]  # the first is the earlier preset
+    for run, (setting, cells) in zip(runs, rows, strict=True):
+        assert [float(cell) for cell in setting[:3]] == [
+            run["epochs"],
+            run["dropout"],
+            run["learning_rate"],
+        ]
+        epoch, loss = min(run["validations"], key=lambda validation: validation[1])
+        assert float(setting[3]) == pytest.approx(run["validations"][-1][0], abs=0.05)
+        assert cells[:2] == [f"{loss:.3f}", f"{epoch:.1f}"]
+        assert cells[2].startswith("complete") == run["complete"]
+        falling = run["validations"][-1] == [epoch, loss]
+        assert run["complete"] or cells[2].endswith("while falling") == falling
+
+
+def test_preset_of_mamba_has_the_setting_with_the_lowest_validation_loss():
+    runs = json.loads((RESULTS / "mamba-tuning" / "losses.json").read_text("utf-8"))
+    best = min(runs, key=lambda run: min(loss for _, loss in run["validations"]))
+    config = presets.load("multi30k-mamba")
+    chosen = (config.training.epochs, config.model.dropout, config.training.learning_rate)
+    assert chosen == (best["epochs"], best["dropout"], best["learning_rate"])
