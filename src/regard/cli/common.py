@@ -8,7 +8,8 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 
-from regard.errors import UserError
+from regard import shipped
+from regard.errors import UserError, join_names
 
 app = typer.Typer(
     name="regard",
@@ -29,7 +30,12 @@ Device = Annotated[
     ),
 ]
 Run = Annotated[
-    Path, typer.Argument(help="A run folder, written by `regard train`.", show_default=False)
+    Path,
+    typer.Argument(
+        help="A run folder, written by `regard train`, or a shipped model: "
+        f"{join_names(shipped.names())}.",
+        show_default=False,
+    ),
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON document and nothing else.")]
 Int8 = Annotated[
