@@ -69,10 +69,16 @@ def test_evaluate(regard, tmp_path: Path, monkeypatch) -> None:
     assert document["results"][0]["bleu_lower"] > 50
 
 
+def unwrap(text: str) -> str:
+    """The text of a help page, without its frame and line breaks."""
+    return " ".join(text.replace("│", " ").split())
+
+
 def test_help_and_the_list_of_presets_name_the_models(regard) -> None:
     for command in ("translate", "evaluate", "diagram"):
-        assert "shipped model: de-en, de-en-gru" in " ".join(regard(command, "-h").out.split())
+        assert "shipped model: de-en, de-en-gru" in unwrap(regard(command, "-h").out)
     assert "shipped with regard: de-en, de-en-gru" in regard("presets").out
+    assert 'regard translate de-en "Guten Morgen!"' in regard("-h").out
 
 
 @pytest.mark.parametrize(

@@ -14,6 +14,7 @@ from regard.errors import UserError, join_names
 app = typer.Typer(
     name="regard",
     help="Attention-based sequence-to-sequence models: train them, run them, visualise their attention.",
+    epilog='Try a shipped model: regard translate de-en "Guten Morgen!"',
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
