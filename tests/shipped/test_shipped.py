@@ -98,3 +98,15 @@ def test_a_comparison_needs_no_run_before_a_shipped_model(tmp_path):
     run = plan_run(system, 1, system.settings, tmp_path)
     assert run.prerequisite is None
     assert run.config.init == "de-en"
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_the_published_figures_are_those_of_the_card(name):
+    root = Path(__file__).parents[2]
+    published = (root / "results" / "README.md").read_text("utf-8").splitlines()
+    first = next(i for i, line in enumerate(published) if line.startswith(f"| `{name}` | float32"))
+    for form, line in zip(("float32", "int8"), published[first : first + 2], strict=True):
+        figures = read_card(name)["evaluation"][form]
+        scores = [row[key] for row in figures["results"] for key in ("bleu", "bleu_lower", "chrf")]
+        cells = [f"{figures['bytes']:,}", f"{figures['perplexity']:.3f}"]
+        assert line.endswith(f"| {' | '.join([*cells, *(f'{score:.2f}' for score in scores)])} |")

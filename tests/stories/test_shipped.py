@@ -91,7 +91,7 @@ def test_help_and_the_list_of_presets_name_the_models(regard) -> None:
         (["translate", "en-de", "Hello"], "shipped model (de-en, de-en-gru)."),
         (["translate", "de-en"], "nothing to translate: give a text"),
         (["train", "de-en"], 'no preset "de-en": it is a shipped model, trained already'),
-        (["train", "--resume", "de-en"], 'no preset "de-en": it is a shipped model'),
+        (["train", "--resume", "de-en-gru"], 'Its preset is "tatoeba-de-en-gru".'),
     ],
 )
 def test_mistakes(regard, words: list[str], message: str) -> None:

@@ -80,7 +80,7 @@ def read_preset(name: str) -> dict[str, Any]:
         if name in shipped.names():
             raise UserError(
                 f'there is no preset "{name}": it is a shipped model, trained already, as in '
-                f'`regard translate {name} "..."`. Train your own with a preset: {join_names(known)}.'
+                f'`regard translate {name} "..."`. Its preset is "tatoeba-{name}".'
             )
         raise UserError(
             f'there is no preset "{name}".{suggest(name, known)} Presets: {join_names(known)}. '
