@@ -5,11 +5,12 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 RUN := runs/demo
+PICTURES := runs/demo-de-en
 
 .PHONY: help demo test quick mutations docs check format clean
 
 help:
-	@echo "make demo       set up, train the case task (about a minute), translate, plot its attention"
+	@echo "make demo       set up, translate German and plot the attention, then train the case task (a minute)"
 	@echo "make test       set up and run the tests (5 minutes on two cores)"
 	@echo "make quick      a part of them, in less than a minute"
 	@echo "make mutations  break the library in many places: which test notices each?"
@@ -27,6 +28,9 @@ $(READY): pyproject.toml constraints.txt
 	@touch $@
 
 demo: $(READY)
+	@echo "== German to English with the shipped model de-en, and its attention"
+	@$(BIN)/regard diagram de-en "Ein Mann schläft auf einer grünen Bank." --out $(PICTURES)/bench.png
+	@$(BIN)/regard diagram de-en "Ich habe gestern ein Buch gekauft, das ich noch nicht gelesen habe." --out $(PICTURES)/book.html
 	@echo "== training the preset 'case' into $(RUN)"
 	@$(BIN)/regard train case --run $(RUN) --resume
 	@echo "== evaluation on held-out sentences"

@@ -10,10 +10,10 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from regard import models, presets
+from regard import models, presets, shipped
 from regard.config import Config
 from regard.devices import resolve_device
-from regard.errors import NotFiniteError, UserError
+from regard.errors import NotFiniteError, UserError, join_names, suggest
 from regard.models import Memory, Model, build, weights
 from regard.models.batching import batch_rows
 from regard.search import Hypothesis, beam, greedy, sample
@@ -268,8 +268,10 @@ def crop_padding(mechanism: str, weights: Tensor, lengths: dict[str, int]) -> Te
 
 
 def load(run: str | Path, device: str | torch.device = "cpu", *, int8: bool = False) -> Translator:
-    """The translator of a run folder, with its best weights, packed for fast CPU inference or in int8."""
-    folder = Path(run)
+    """The translator of a run folder or of a shipped model, `regard.load("de-en")`, with its best weights,
+    packed for fast CPU inference or in int8.
+    """
+    folder = shipped.find_run(run)
     config = read_config(folder)
     if not (folder / "tokenizer.json").is_file() or not (folder / "model.safetensors").is_file():
         raise UserError(
@@ -287,15 +289,21 @@ def load(run: str | Path, device: str | torch.device = "cpu", *, int8: bool = Fa
     )
 
 
-def read_config(folder: Path) -> Config:
-    """The resolved config of a run folder."""
+def read_config(run: str | Path) -> Config:
+    """The resolved config of a run folder or a shipped model."""
+    folder = shipped.find_run(run)
     if not folder.is_dir():
-        raise UserError(f"there is no run folder {folder}: train one with `regard train case`")
+        raise UserError(
+            f"there is no run folder {run}: train one with `regard train case`, or use a shipped model "
+            f"({join_names(shipped.names())}).{suggest(str(run), shipped.names())}"
+        )
     path = folder / "config.toml"
     if not path.is_file():
         hint = ""
         if (folder / "config.json").is_file():
             table = f'model = {{kind = "pretrained", name = "{folder}"}}'
             hint = f"; it looks like a Hugging Face checkpoint: fine-tune it with {table}"
+        elif str(run) in shipped.names():
+            hint = "; it hides the shipped model of that name: rename it, or work in another folder"
         raise UserError(f"{folder} is not a run folder: it has no config.toml{hint}")
     return presets.validate(presets.read_file(path), str(path))

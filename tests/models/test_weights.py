@@ -1,5 +1,8 @@
-"""safetensors files restore weights exactly; other files raise an error, and no pickle is loaded."""
+"""safetensors files restore weights exactly, int8 ones to half a step; other files raise an error, and no
+pickle is loaded.
+"""
 
+import copy
 import os
 import pickle
 import subprocess
@@ -8,13 +11,14 @@ from pathlib import Path
 
 import pytest
 import torch
+from safetensors import safe_open
 from safetensors.torch import save_file
 
 from regard import files
 from regard.config import Config
 from regard.errors import UserError
 from regard.models import build
-from regard.models.weights import load_tensors, read, save, state_tensors
+from regard.models.weights import load_tensors, quantize_tensors, read, save, state_tensors
 
 
 def model(kind: str = "recurrent", seed: int = 0):
@@ -38,6 +42,69 @@ def test_save_and_load(tmp_path: Path, kind: str) -> None:
     for a, b in zip(one.parameters(), two.parameters(), strict=True):
         assert torch.equal(a, b)
         assert b.requires_grad
+
+
+def test_int8_rounds_each_weight_by_at_most_half_a_step(named_model, tmp_path: Path) -> None:
+    """For each model: the step of a matrix row is max |row| / 127; other tensors are exact."""
+    one, path = named_model[1], tmp_path / "a.safetensors"
+    save(path, state_tensors(one), {"step": 7}, int8=True)
+    tensors, record = read(path)
+    assert record == {"step": 7}
+    two = copy.deepcopy(one)
+    with torch.no_grad():
+        for parameter in two.parameters():
+            parameter.fill_(torch.nan)
+    load_tensors(two, tensors, path)
+    for a, b in zip(one.parameters(), two.parameters(), strict=True):
+        if a.ndim == 2:
+            step = a.abs().amax(1, keepdim=True) / 127
+            assert ((a - b).abs() <= 0.501 * step).all()
+        else:
+            assert torch.equal(a, b)
+
+
+def test_int8_file_is_a_quarter_as_large_and_says_what_it_is(tmp_path: Path) -> None:
+    tensors = {"matrix": torch.randn(97, 1009), "vector": torch.randn(89)}
+    paths = {int8: tmp_path / f"{int8}.safetensors" for int8 in (False, True)}
+    for int8, path in paths.items():
+        save(path, tensors, {}, int8=int8)
+    sizes = {int8: path.stat().st_size for int8, path in paths.items()}
+    assert 0.25 < sizes[True] / sizes[False] < 0.26
+    with safe_open(paths[True], framework="pt") as file:
+        assert file.metadata()["quantization"] == "int8"
+        assert file.get_tensor("matrix").dtype == torch.int8
+
+
+def test_int8_rounds_once_only(tmp_path: Path) -> None:
+    """Quantizing what was dequantized, for another file or for int8 products, changes no value."""
+    tensors = {"matrix": torch.randn(13, 101) * torch.logspace(-6, 3, 13)[:, None]}
+    save(tmp_path / "a", tensors, {}, int8=True)
+    again = quantize_tensors(read(tmp_path / "a")[0])
+    assert torch.equal(again["matrix"], quantize_tensors(tensors)["matrix"])
+
+
+@pytest.mark.parametrize("value", [torch.nan, torch.inf, -torch.inf])
+def test_int8_does_not_hide_that_a_weight_is_not_finite(tmp_path: Path, value: float) -> None:
+    matrix = torch.ones(3, 5)
+    matrix[1, 2] = value
+    save(tmp_path / "a", {"matrix": matrix, "zeros": torch.zeros(2, 3)}, {}, int8=True)
+    tensors, _ = read(tmp_path / "a")
+    assert tensors["matrix"].isfinite().all(1).tolist() == [True, False, True]
+    assert torch.equal(tensors["zeros"], torch.zeros(2, 3))
+
+
+def test_an_unknown_quantization(tmp_path: Path) -> None:
+    metadata = {"regard": "{}", "quantization": "int4"}
+    save_file({"x": torch.zeros(3)}, tmp_path / "a", metadata)
+    with pytest.raises(UserError, match='quantized to "int4", not int8: a newer regard wrote it'):
+        read(tmp_path / "a")
+
+
+def test_int8_values_without_scales(tmp_path: Path) -> None:
+    metadata = {"regard": "{}", "quantization": "int8"}
+    save_file({"x": torch.zeros(3, 5, dtype=torch.int8)}, tmp_path / "a", metadata)
+    with pytest.raises(UserError, match="was not written by regard"):
+        read(tmp_path / "a")
 
 
 def test_a_pickle_is_not_loaded(tmp_path: Path) -> None:

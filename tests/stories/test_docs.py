@@ -5,6 +5,7 @@ import re
 import shlex
 import shutil
 import subprocess
+import zipfile
 from pathlib import Path
 
 import pytest
@@ -94,6 +95,10 @@ def write_data(folder: Path) -> None:
         (folder / name).write_text("\n".join(sentences), "utf-8")
     for name in ("val.de", "val.en", "val.txt", "test.de", "test.en", "input.txt"):
         (folder / name).write_text("\n".join(sentences[::20]), "utf-8")
+    archive = folder / "data" / "tatoeba" / "deu-eng.zip"
+    archive.parent.mkdir(parents=True)
+    with zipfile.ZipFile(archive, "w") as file:
+        file.writestr("deu.txt", "\n".join(f"Number {n}.\tNummer {n}." for n in range(600)))
     for dataset in (DATASETS["multi30k"], DATASETS["multi30k-captions"]):
         (folder / "data" / dataset.folder).mkdir(parents=True)
         for name in dataset.files:

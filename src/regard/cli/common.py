@@ -8,11 +8,13 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 
-from regard.errors import UserError
+from regard import shipped
+from regard.errors import UserError, join_names
 
 app = typer.Typer(
     name="regard",
     help="Attention-based sequence-to-sequence models: train them, run them, visualise their attention.",
+    epilog='Try a shipped model: regard translate de-en "Guten Morgen!"',
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
@@ -29,7 +31,12 @@ Device = Annotated[
     ),
 ]
 Run = Annotated[
-    Path, typer.Argument(help="A run folder, written by `regard train`.", show_default=False)
+    Path,
+    typer.Argument(
+        help="A run folder, written by `regard train`, or a shipped model: "
+        f"{join_names(shipped.names())}.",
+        show_default=False,
+    ),
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON document and nothing else.")]
 Int8 = Annotated[

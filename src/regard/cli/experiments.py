@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 import typer
 from rich.table import Table
 
-from regard import presets
+from regard import presets, shipped
 from regard.cli.common import (
     AsJson,
     Device,
@@ -20,7 +20,7 @@ from regard.cli.common import (
     print_json,
 )
 from regard.devices import resolve_device
-from regard.errors import UserError
+from regard.errors import UserError, join_names
 
 
 @app.command()
@@ -144,6 +144,11 @@ def list_presets(
     for name, description in presets.names().items():
         table.add_row(name, description)
     out.print(table)
+    out.print(
+        f"\nTrained already, and shipped with regard: {join_names(shipped.names())}. Try: "
+        'regard translate de-en "Guten Morgen!"',
+        highlight=False,
+    )
 
 
 def print_architectures(names: list[str], as_json: bool) -> None:

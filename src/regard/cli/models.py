@@ -26,6 +26,7 @@ from regard.cli.common import (
 )
 from regard.devices import resolve_device
 from regard.errors import UserError
+from regard.shipped import find_run
 
 
 @app.command()
@@ -190,7 +191,7 @@ def translate(
 
 def is_language_model(run: Path) -> bool:
     """Whether the run is a language model, which needs no source text."""
-    config = run / "config.toml"
+    config = find_run(run) / "config.toml"
     return (
         config.is_file()
         and presets.validate(presets.read_file(config), str(config)).is_language_model

@@ -11,6 +11,7 @@ from typing import Any
 from regard import presets
 from regard.config import Config, Table
 from regard.errors import UserError
+from regard.shipped import find_run
 
 # Settings that a prerequisite run shares, so that its weights and tokens fit.
 SHARED_SETTINGS = (
@@ -88,7 +89,7 @@ def plan_run(
     """One run. If `init` names a preset, that run is its prerequisite: one for all seeds."""
     config, prerequisite = presets.load(system.preset, settings), None
     ancestors = (*ancestors, system.preset)
-    if config.init is not None and not Path(config.init).is_dir():
+    if config.init is not None and not find_run(config.init).is_dir():
         if config.init in ancestors:
             chain = " from ".join((*ancestors, config.init))
             raise UserError(f"init is circular: {chain}")

@@ -1,4 +1,11 @@
-"""Save a model's weights to a safetensors file, and load them. No pickle is ever loaded."""
+"""Save a model's weights to a safetensors file, and load them. No pickle is ever loaded.
+
+A file may hold its matrices in int8, a quarter of the size, with a scale for each row:
+
+    W[r, c] ≈ s[r] q[r, c],    q = round(W / s),    s[r] = max |W[r]| / 127
+
+`read` dequantizes them, so a model computes in float32 all the same (`models/int8.py` computes in int8).
+"""
 
 import json
 from pathlib import Path
@@ -10,7 +17,11 @@ from torch import Tensor
 
 from regard import files
 from regard.errors import UserError
+from regard.models.int8 import quantize
 from regard.models.interface import Model
+
+QUANTIZATION = "quantization"  # key of the file's metadata; absent in a float32 file
+SCALES = ".scales"  # "NAME.scales" belongs to the int8 matrix "NAME"
 
 
 def state_tensors(model: Model) -> dict[str, Tensor]:
@@ -18,25 +29,61 @@ def state_tensors(model: Model) -> dict[str, Tensor]:
     return {name: parameter.detach() for name, parameter in model.named_parameters()}
 
 
-def save(path: Path, tensors: dict[str, Tensor], record: dict[str, object]) -> None:
-    """Write tensors and a JSON record to one file, atomically."""
+def save(
+    path: Path, tensors: dict[str, Tensor], record: dict[str, object], *, int8: bool = False
+) -> None:
+    """Write tensors and a JSON record to one file, atomically; with `int8`, matrices quantized."""
     contiguous = {name: tensor.detach().contiguous().cpu() for name, tensor in tensors.items()}
+    metadata = {"regard": json.dumps(record)}
+    if int8:
+        contiguous, metadata = quantize_tensors(contiguous), metadata | {QUANTIZATION: "int8"}
     # Not save_file, which writes to a file of its own: neither ours to lock, to sync nor to clean up.
-    files.write(path, safetensors.torch.save(contiguous, {"regard": json.dumps(record)}))
+    files.write(path, safetensors.torch.save(contiguous, metadata))
+
+
+def quantize_tensors(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+    """Each matrix as int8 values and float32 scales; all other tensors as they are."""
+    quantized = {}
+    for name, tensor in tensors.items():
+        if tensor.ndim == 2:
+            quantized[name], quantized[name + SCALES] = quantize(tensor.float())
+        else:
+            quantized[name] = tensor
+    return quantized
+
+
+def dequantize_tensors(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+    """The inverse of `quantize_tensors`, up to rounding: at most half a scale for each weight."""
+    matrices = {name for name, tensor in tensors.items() if tensor.dtype == torch.int8}
+    scales = {name + SCALES for name in matrices}
+    return {
+        name: tensor * tensors[name + SCALES] if name in matrices else tensor
+        for name, tensor in tensors.items()
+        if name not in scales
+    }
 
 
 def read(path: Path) -> tuple[dict[str, Tensor], dict]:
     """(tensors, record) of a file that `save` wrote."""
     try:
         with safe_open(path, framework="pt") as file:
-            record = json.loads((file.metadata() or {})["regard"])
-            return {name: file.get_tensor(name) for name in file.keys()}, record  # noqa: SIM118
+            metadata = file.metadata() or {}
+            record = json.loads(metadata["regard"])
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+        quantization = metadata.get(QUANTIZATION)
+        if quantization == "int8":
+            tensors = dequantize_tensors(tensors)
     except FileNotFoundError:
         raise UserError(f"there is no file {path}") from None
     except (SafetensorError, OSError) as error:
         raise UserError(f"{path} is damaged or not a safetensors file: {error}") from None
     except (KeyError, ValueError):
         raise UserError(f"{path} was not written by regard") from None
+    if quantization not in (None, "int8"):
+        raise UserError(
+            f'{path} is quantized to "{quantization}", not int8: a newer regard wrote it'
+        )
+    return tensors, record
 
 
 def load_tensors(model: Model, tensors: dict[str, Tensor], path: Path) -> None:

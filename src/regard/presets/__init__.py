@@ -13,6 +13,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
+from regard import shipped
 from regard.config import Config, renamed
 from regard.errors import UserError, join_names, suggest
 from regard.presets.errors import describe_error
@@ -76,6 +77,11 @@ def read_preset(name: str) -> dict[str, Any]:
                 f'there is no preset "{name}". It is now called "{renamed.PRESETS[name]}".'
             )
         known = names()
+        if name in shipped.names():
+            raise UserError(
+                f'there is no preset "{name}": it is a shipped model, trained already, as in '
+                f'`regard translate {name} "..."`. Its preset is "tatoeba-{name}".'
+            )
         raise UserError(
             f'there is no preset "{name}".{suggest(name, known)} Presets: {join_names(known)}. '
             "A file of your own must end in .toml."

@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from regard import files, presets
+from regard import files, presets, shipped
 from regard.config import Config, TrainedTokenizer
 from regard.errors import UserError, suggest
 from regard.models import Model
@@ -43,10 +43,12 @@ class SourceCheckpoint:
 
     @classmethod
     def load(cls, config: Config, folder: Path) -> "SourceCheckpoint":
-        """Load the run that `init` names, a path from the run's `folder` or the working directory."""
+        """Load the run that `init` names, a path from the run's `folder` or the working directory, or a
+        shipped model.
+        """
         name = config.init or ""
         sibling = Path(os.path.normpath(folder / name))  # resolves ".." before the folder exists
-        path = next((path for path in (sibling, Path(name)) if path.is_dir()), None)
+        path = next((path for path in (sibling, shipped.find_run(name)) if path.is_dir()), None)
         if path is None:
             raise UserError(f"init: there is no run folder {name}{suggest_source(name)}")
         translator = load(path)
@@ -173,7 +175,7 @@ def suggest_source(name: str) -> str:
     if name not in known and not name.endswith(".toml"):
         folder = Path(name).parent
         runs = [path.name for path in folder.iterdir() if path.is_dir()] if folder.is_dir() else []
-        suggestion = suggest(last, runs) or suggest(name, known)
+        suggestion = suggest(last, runs) or suggest(name, [*known, *shipped.names()])
         return f".{suggestion}" if suggestion else ""
     return (
         f"; {name} is a preset: train it with `regard train {name}`, then repeat this command with "
