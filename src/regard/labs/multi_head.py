@@ -88,6 +88,9 @@ near v_b: the two keys never compete in one softmax. If both scores are above ln
 
 The condition fails when lambda_a or lambda_b is below t = (ln(m - 1) + c) / beta, that is with probability
 1 - (1 - Phi((t - 1) / sigma))^2. For Gaussian keys, replace sigma by the standard deviations of their scores.
+With C_a = eps I + (1/2) mu_a mu_a^T the score of k_a is negative in Phi(-sqrt(2)) = 7.9 % of the draws: there
+two heads fail at any beta.
+
 If the queries are made from the noisy keys, q1 = beta k_a and q2 = beta k_b, replace lambda by lambda^2: the
 score of a short key is lower still. With scaled scores q . k / sqrt(d), replace beta by beta / sqrt(d).
 """
@@ -148,6 +151,7 @@ def queries(means, a, b, beta):
                 "expected_variance_ratio": scaled.expected_ratio,
                 "failure_rates": [failure.measured for failure in failures],
                 "failure_probabilities": probabilities,
+                "far": [case.far for case in comparisons],
                 "variances": [case.variances for case in comparisons],
                 "variance_ratios": [case.ratio for case in comparisons],
                 "min_scores": scaled.outputs.scores.amin(dim=1)[:PLOTTED_DRAWS].tolist(),
@@ -162,8 +166,10 @@ def queries(means, a, b, beta):
                 *(check for case in (scaled, from_keys) for check in case.check_closed_form()),
                 *(check for case in (scaled, from_keys) for check in case.check_variances()),
                 *failures,
+                *(check for case in (scaled, from_keys) for check in case.check_margin()),
             ],
-            effect=list(scaled.check_effect(failures[0])),
+            # Under tiny noise in every direction one head suffices: two have nothing to improve.
+            effect=[check for case in (scaled, *comparisons[2:]) for check in case.check_effect()],
             table=ResultTable(COLUMNS, rows),
         )
 
