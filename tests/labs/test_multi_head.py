@@ -169,6 +169,10 @@ def both_keys(means, a, b, beta):
         lambda means, a, b, beta: queries(means, a, b, 1),
         lambda means, a, b, beta: torch.stack([beta * means[a], query(means, a, b, beta)]),
         lambda means, a, b, beta: queries(means, a, b, beta) + beta * means[:2],
+        lambda means, a, b, beta: queries(means, a, b, 1e6 * beta),
+        lambda means, a, b, beta: queries(means, a, b, 2 * beta),
+        lambda means, a, b, beta: queries(means, a, b, 2 * beta) - beta * means[[b, a]],
+        lambda means, a, b, beta: queries(means, a, b, beta) * math.nan,
     ],
 )
 def test_wrong_answers_fail_with_an_explanation(lab, wrong):
@@ -177,21 +181,28 @@ def test_wrong_answers_fail_with_an_explanation(lab, wrong):
     assert "m = " in checks[0].message
 
 
+def orthogonal_to_the_keys(means):
+    return torch.linalg.svd(means).Vh[-1]
+
+
 @pytest.mark.parametrize(
     "right",
     [
         lambda means, a, b, beta: queries(means, b, a, beta),
-        lambda means, a, b, beta: queries(means, a, b, 2 * beta),
-        lambda means, a, b, beta: queries(means, a, b, 2 * beta) - beta * means[[b, a]],
+        lambda means, a, b, beta: queries(means, a, b, beta) + orthogonal_to_the_keys(means),
     ],
 )
 def test_equivalent_answers_pass(lab, right):
     assert all(check.passed for check in lab.exercise.grade(right))
 
 
-def test_answer_for_scaled_scores_is_explained(lab):
-    def too_short(means, a, b, beta):
-        return queries(means, a, b, beta) / math.sqrt(means.shape[1])
+@pytest.mark.parametrize(
+    ("factor", "explanation"),
+    [(1, "query is sqrt(d) times too large"), (-1, "query lacks a factor sqrt(d)")],
+)
+def test_answer_for_scaled_scores_is_explained(lab, factor, explanation):
+    def with_root(means, a, b, beta):
+        return queries(means, b, a, beta) * means.shape[1] ** (factor / 2)
 
-    checks = [check for check in lab.exercise.grade(too_short) if not check.passed]
-    assert "query lacks a factor sqrt(d)" in checks[0].message
+    checks = [check for check in lab.exercise.grade(with_root) if not check.passed]
+    assert explanation in checks[0].message

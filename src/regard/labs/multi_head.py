@@ -10,12 +10,10 @@ from matplotlib.figure import Figure
 from torch import Generator, Tensor
 
 from regard.diagrams.themes import Theme
-from regard.labs.copying import attention_weight
 from regard.labs.lab import Check, Exercise, Findings, Lab, Result, ResultTable, Value
 from regard.labs.measurements.noise import Setup
 from regard.labs.measurements.noisy_heads import (
     BINS,
-    average_heads,
     closed_form_outputs,
     measure_outputs,
     queries,
@@ -35,35 +33,30 @@ COLUMNS = "noise", "variance, one head", "two heads", "ratio", "failure rate", "
 
 
 def grade(answer: Callable[..., Tensor]) -> Iterator[Check]:
-    """Accept any two queries whose mean weight on each key is at least that of ours."""
+    """Accept the two queries in either order, and anything orthogonal to the keys in addition."""
     generator = torch.Generator().manual_seed(0)
-    for count, dim, a, b, beta, lengths in (
-        (5, 7, 0, 3, 12.0, (1.0, 1.0)),
-        (5, 7, 4, 1, 12.0, (1.5, 0.7)),
-        (11, 13, 2, 10, 15.0, (0.6, 1.4)),
+    for count, dim, a, b, beta in (
+        (5, 7, 0, 3, 12.0),
+        (5, 7, 4, 1, 12.0),
+        (11, 13, 2, 10, 15.0),
     ):
         means = orthonormal_keys(count, dim, generator)
-        case = f"m = {count}, d = {dim}, a = {a}, b = {b}, beta = {beta:g}, " + " and ".join(
-            f"k_{name} = {length:g} mu_{name}" for name, length in zip("ab", lengths, strict=True)
-        )
-        head_queries = answer(means.clone(), a, b, beta)
-        keys = means.clone()
-        keys[[a, b]] *= torch.tensor(lengths, dtype=torch.float64)[:, None]
-        # With the unit vectors as values, the output is the attention weights.
-        values = torch.eye(count, dim, dtype=torch.float64)
-        weights = average_heads(head_queries[None], keys[None], values)[0]
-        scaling = explain_query_scaling(head_queries, queries(means, a, b, beta), means)
-        for name, key, length in zip("ab", (a, b), lengths, strict=True):
-            yield Check(
-                f"mean attention weight of the two heads on key {name} ({case})",
-                float(weights[key]),
-                ">=",
-                attention_weight(beta * length, count) / 2,
+        case = f"m = {count}, d = {dim}, a = {a}, b = {b}, beta = {beta:g}"
+        given, expected = answer(means.clone(), a, b, beta), queries(means, a, b, beta)
+        if given[0] @ means[a] < given[1] @ means[a]:
+            given = given.flip(0)
+        differences = (given - expected) @ means.T
+        scaling = explain_query_scaling(given, expected, means)
+        for name, head_differences in zip("ab", differences, strict=True):
+            yield Check.worst(
+                f"largest difference of the scores from beta for mu_{name} and 0 elsewhere ({case})",
+                head_differences.tolist(),
+                "=",
+                0,
                 1e-6,
                 hint=scaling
-                or f"One head must attend to key {name} only, with the score s = beta lambda_{name}: "
-                "its weight there is e^s / (e^s + m - 1), half of that in the mean. A head that attends to "
-                "both keys selects the longer one.",
+                or f"One head must attend to key {name} only: q . mu_{name} = beta, and q . mu_i = 0 for "
+                "every other key. A head that attends to both keys selects the longer one.",
             )
 
 
@@ -103,7 +96,7 @@ def queries(means, a, b, beta):
 
     means: a tensor [m, d] of orthonormal rows; a, b: indices of the two keys; beta: the scale, well above
     ln(m - 1). Each key is its mean times an unknown positive factor. Scores are unscaled dot products.
-    Return a tensor [2, d].
+    Return a tensor [2, d]; a query's largest score, over the means, is beta, and every other is 0.
     """
     raise NotImplementedError
 ''',
