@@ -71,7 +71,7 @@ class LawMeasurement:
         self.answers.append(float((long_logits - short_logits).abs().max()))
 
     def add_scaled(self, original: Model, scaled: Model) -> None:
-        """How much further the slowest pair rotates over s T positions than it did over T: s omega' / omega."""
+        """Angle of the slowest pair over s T positions, relative to that over T before: s omega' / omega."""
         pairs = zip(positions_of(original, Rotary), positions_of(scaled, Rotary), strict=True)
         before, after = self.train_length, self.factor * self.train_length
         self.slowest += [
