@@ -89,8 +89,23 @@ def test_scaled_scores_need_a_query_sqrt_d_times_as_long(lab):
 def test_nothing_swings_at_small_beta_and_sigma(lab):
     result = lab.run(sigma=0.01, beta=1)
     assert result.law_holds
-    assert [check.passed for check in result.effect] == [False, False, False]
-    assert "the output stays near the average" in result.effect[0].message
+    assert [check.passed for check in result.effect] == [False, False, False, True]
+    assert "The scores differ too little" in result.effect[0].message
+
+
+def test_output_near_neither_value_is_no_swing(lab):
+    result = lab.run(beta=3, sigma=1, keys=32)
+    assert result.law_holds
+    assert result.figures["one_sided"][0] > 0.5  # of the two weights, which are small together
+    assert result.figures["selections"][0] < 0.3
+    assert not result.effect[0].passed
+
+
+def test_noise_in_every_direction_that_is_not_tiny(lab):
+    result = lab.run(eps=0.1)
+    assert result.law_holds
+    assert [check.passed for check in result.effect] == [True, True, True, False]
+    assert "This noise is not tiny" in result.effect[3].message
 
 
 def test_noisy_query_of_constant_length_is_detected(lab, monkeypatch):

@@ -18,7 +18,8 @@ import pytest
 import torch
 
 from regard import UserError
-from regard.labs import LABS, Check, Exercise, sandbox_worker
+from regard.labs import LABS, Check, Exercise
+from regard.labs.grading import sandbox_worker
 from regard.labs.grading.sandbox import AnswerError, Sandbox, sanitize
 from regard.labs.grading.sandbox_worker import Unsupported, decode, encode, receive, send
 from regard.labs.grading.worksheet import (

@@ -14,7 +14,7 @@ def build_two(
     table: dict[str, Any], sizes: Any, other_sizes: Any, joint: bool
 ) -> tuple[Model, set[str]]:
     """A model, and the parameters whose shape another vocabulary size changes."""
-    model = Config.model_validate({"model": table}).model
+    model = Config.model_validate({"model": table, "training": {"batching": "random"}}).model
     small, large = (build(model, *pair, joint) for pair in (sizes, other_sizes))
     shapes = {name: p.shape for name, p in large.named_parameters()}
     return small, {name for name, p in small.named_parameters() if p.shape != shapes[name]}

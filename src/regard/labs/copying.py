@@ -23,6 +23,7 @@ from regard.labs.plotting import add_legend, add_subplots
 COPY_ERROR = (
     0.1  # |a - v_j| over the largest |v_i - v_j|, up to which the output counts as a copy of v_j
 )
+COPY_WEIGHT = 1 - COPY_ERROR  # alpha_j from which |a - v_j| is that small for any values
 
 
 def attention_weight(beta: float, keys: int) -> float:
@@ -113,6 +114,7 @@ k_i . k_n = 0 for n != i. So a query can give one key a high score and every oth
         closed_forms = [attention_weight(params.score(beta), params.keys) for beta in betas]
         bounds = [(1 - alpha) * max_distance for alpha in closed_forms]
         columns = betas, weights, closed_forms, errors, bounds
+        no_copy = f"The output is no copy: v_j has only {weights[-1]:.0%} of the weight."
         return Findings(
             figures={
                 "alpha": weights[-1],
@@ -142,13 +144,15 @@ k_i . k_n = 0 for n != i. So a query can give one key a high score and every oth
                 ),
             ],
             effect=[
+                # One far value makes any |a - v_j| a small share, so the weight is judged too.
+                Check("alpha_j", weights[-1], ">=", COPY_WEIGHT, hint=no_copy),
                 Check(
                     "|a - v_j| as a share of max |v_i - v_j|",
                     errors[-1] / max_distance,
                     "<=",
                     COPY_ERROR,
-                    hint=f"The output is no copy: v_j has only {weights[-1]:.0%} of the weight.",
-                )
+                    hint=no_copy,
+                ),
             ],
             table=ResultTable(
                 ["beta", "alpha_j", "closed form", "|a - v_j|", "its bound"],

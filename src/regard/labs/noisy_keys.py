@@ -27,6 +27,7 @@ from regard.labs.plotting import add_legend, add_subplots
 
 BINS = torch.linspace(0, 1, 12, dtype=torch.float64)  # an odd number of bins: one is centred at 1/2
 MOST = 0.5  # fraction of draws from which the output counts as swinging
+FEW = 0.1  # fraction of draws up to which one head suffices
 COLUMNS = (
     "noise",
     "tau",
@@ -57,8 +58,13 @@ class Case:
     """One kind of noise and of query: how the head splits its weight, measured and expected."""
 
     name: str
-    ratios: Float[Tensor, " draw"]  # alpha_a / (alpha_a + alpha_b) = sigmoid(z)
+    weights: Float[Tensor, "draw 2"]  # alpha_a and alpha_b
     z: ScoreDifference
+
+    @property
+    def ratios(self) -> Float[Tensor, " draw"]:
+        """alpha_a / (alpha_a + alpha_b) = sigmoid(z)"""
+        return self.weights[:, 0] / self.weights.sum(1)
 
     @property
     def swing(self) -> Check:
@@ -76,9 +82,21 @@ class Case:
 
     @property
     def swings(self) -> Check:
-        """Is the ratio outside [0.1, 0.9] in most draws?"""
-        why = "The scores differ too little: the output stays near the average."
-        return Check(self._one_sided_name, self._one_sided, ">=", MOST, hint=why)
+        """Is the output near v_a or near v_b in most draws?"""
+        why = "The scores differ too little, or other keys have much of the weight."
+        name = f"fraction of draws in which alpha_a or alpha_b is over {ONE_SIDED} ({self.name})"
+        return Check(name, self.selection, ">=", MOST, hint=why)
+
+    @property
+    def stays(self) -> Check:
+        """Is the ratio outside [0.1, 0.9] in few draws?"""
+        why = "This noise is not tiny: one head does not suffice."
+        return Check(self._one_sided_name, self._one_sided, "<=", FEW, hint=why)
+
+    @property
+    def selection(self) -> float:
+        """The fraction of draws in which alpha_a or alpha_b itself is over 90 %."""
+        return fraction(self.weights.amax(1), ONE_SIDED)
 
     @property
     def _one_sided_name(self) -> str:
@@ -86,8 +104,12 @@ class Case:
 
     @property
     def _one_sided(self) -> float:
-        outside = (self.ratios - 0.5).abs() > ONE_SIDED - 0.5
-        return float((outside + 0 * self.ratios).mean())  # NaN stays NaN, although NaN > x is false
+        return fraction((self.ratios - 0.5).abs(), ONE_SIDED - 0.5)
+
+
+def fraction(values: Float[Tensor, " draw"], threshold: float) -> float:
+    """The fraction of values above the threshold; NaN if there is one, although NaN > x is false."""
+    return float(((values > threshold) + 0 * values).mean())
 
 
 def check_closed_forms(
@@ -211,7 +233,7 @@ def deviation(query, covariance_a, covariance_b):
             )
         ]
         cases = [
-            Case(name, alpha[:, a] / (alpha[:, a] + alpha[:, b]), z)
+            Case(name, alpha[:, [a, b]], z)
             for name, (_, alpha), z in zip(
                 params.case_names, lookups, score_differences(params), strict=True
             )
@@ -240,12 +262,13 @@ def deviation(query, covariance_a, covariance_b):
         return Findings(
             figures={
                 **columns,
+                "selections": [case.selection for case in cases],
                 "bins": BINS.tolist(),
                 "histograms": [_histogram(case.ratios) for case in cases],
                 "expected_histograms": [case.z.histogram(BINS) for case in cases],
             },
             law=[*(check for checks in closed_forms for check in checks), *swings, *sides],
-            effect=[cases[i].swings for i in (0, 2, 3)],  # tiny noise in every direction: none
+            effect=[*(cases[i].swings for i in (0, 2, 3)), cases[1].stays],
             table=ResultTable(COLUMNS, [list(row) for row in zip(*columns.values(), strict=True)]),
         )
 

@@ -15,10 +15,14 @@ from regard.labs.measurements.single_query import ROUNDING
 
 MIN_SWING = 0.5  # of one head: its variance over that of a fair coin between v_a and v_b
 MAX_VARIANCE_RATIO = 0.1  # of two heads to one, up to which two have low variance
-MAX_FAILURES = 0.1  # fraction of draws with a low score, up to which two heads are reliable
+FAR = 0.5  # distance from (v_a + v_b) / 2 over that of v_a, from which the output is far
+MAX_FAR = 0.1  # fraction of draws with an output far from it, up to which two heads are reliable
+WELL_ABOVE = 3.0  # a score that exceeds ln(m - 1) by this has a weight above 0.95
 
 
 class MultiHeadParameters(NoiseParameters):
+    beta: float = Field(40.0, ge=1, le=50)
+    """Scale of the queries: the dot product of each with the mean of the key it targets."""
     margin: float = Field(3.0, ge=0, le=10)
     """c, margin above ln(m - 1) from which a score counts as large enough."""
 
@@ -117,13 +121,27 @@ class Comparison:
             tolerance(theory_two - self.expected_ratio * theory_one) / self.variances[0],
         )
 
-    def check_effect(self, failures: Check) -> Iterator[Check]:
-        """One head swings; two have a low variance, rarely a low score, and otherwise a small error."""
-        _, values, a, b = self.setup
-        coin = float((values[a] - values[b]).square().sum()) / 4
+    def check_margin(self) -> Iterator[Check]:
+        """The error against its bound where both scores are above the threshold, if they ever are."""
+        errors = self.errors_above(self.params.margin)
+        if len(errors):
+            yield Check.worst(
+                "largest |a_1 + a_2 - v_a - v_b| / 2 where both scores are above "
+                f"{self.params.threshold:.3g} ({self.name})",
+                errors.tolist(),
+                "<=",
+                float(max_distances(self.setup).mean()) / (1 + math.exp(self.params.margin)),
+                ROUNDING,
+            )
+
+    def check_effect(self) -> Iterator[Check]:
+        """One head swings; two have a low variance, and are rarely far from the midpoint.
+
+        None of this depends on the margin.
+        """
         yield Check(
             f"variance of one head over that of a fair coin between v_a and v_b ({self.name})",
-            self.variances[0] / coin,
+            self.variances[0] / self.half_distance**2,
             ">=",
             MIN_SWING,
             hint="One head does not swing: there is little for two heads to improve.",
@@ -136,21 +154,38 @@ class Comparison:
             hint="Two heads reduce the variance too little.",
         )
         yield Check(
-            failures.name,
-            failures.measured,
+            f"fraction of draws with two heads far from (v_a + v_b) / 2 ({self.name})",
+            self.far,
             "<=",
-            MAX_FAILURES,
+            MAX_FAR,
             hint="Two heads fail in these draws: a score is too close to ln(m - 1), or below it.",
         )
-        reliable = (self.outputs.scores >= self.params.threshold).all(1)
         yield Check.worst(
-            "largest |a_1 + a_2 - v_a - v_b| / 2 where both scores are above "
-            f"{self.params.threshold:.3g} ({self.name})",
-            self.errors[1][reliable].tolist(),
+            "largest |a_1 + a_2 - v_a - v_b| / |v_a - v_b| where both scores are well above ln(m - 1) "
+            f"({self.name})",
+            (self.errors_above(WELL_ABOVE) / self.half_distance).tolist(),
             "<=",
-            float(max_distances(self.setup).mean()) / (1 + math.exp(self.params.margin)),
-            ROUNDING,
+            FAR,
+            hint="Scores well above ln(m - 1) do not keep two heads near (v_a + v_b) / 2.",
         )
+
+    @property
+    def half_distance(self) -> float:
+        """|v_a - v_b| / 2, the distance of v_a and of v_b from their midpoint."""
+        _, values, a, b = self.setup
+        return float((values[a] - values[b]).norm()) / 2
+
+    @property
+    def far(self) -> float:
+        """The fraction of draws in which the output of two heads is far from the midpoint."""
+        errors = self.errors[1]
+        beyond = (errors > FAR * self.half_distance) + 0 * errors  # NaN stays NaN
+        return float(beyond.mean())
+
+    def errors_above(self, margin: float) -> Float[Tensor, " selected"]:
+        """The errors of two heads in the draws with both scores above ln(m - 1) + margin."""
+        threshold = math.log(self.params.keys - 1) + margin
+        return self.errors[1][(self.outputs.scores >= threshold).all(1)]
 
 
 def check_failures(
