@@ -23,6 +23,7 @@ TRAINING = {
     "validate_every": 2,
     "learning_rate": 0.02,
     "warmup_steps": 1,
+    "keep_last": True,  # for comparisons of everything that training changes
 }
 DATA = {"name": "copy", "train": 43, "val": 5, "test": 5, "max_length": 9}
 LORA = {"kind": "lora", "rank": 3, "dropout": 0.3}

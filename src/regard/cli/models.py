@@ -102,9 +102,9 @@ def check_resumed_folder(folder: Path, run: Path | None, resume: bool) -> None:
 
 def explain_interrupt(folder: Path, device: str) -> str:
     """What Ctrl-C left, and the command that goes on from there."""
-    from regard.training import checkpoint
+    from regard.training.folder import has_checkpoint
 
-    if (folder / checkpoint.FILE).is_file():
+    if has_checkpoint(folder):
         options = [] if device == "auto" else ["--device", device]
         argument = presets.folder_argument(folder)
         command = shlex.join(["regard", "train", "--resume", argument, *options])

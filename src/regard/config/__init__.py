@@ -178,6 +178,9 @@ class Training(Table):
     its validation loss rises."""
     patience: int | None = Field(default=None, ge=1)
     """Early stopping: stop after this many validations without improvement."""
+    keep_last: bool = False
+    """Keep the checkpoint of the last validation (`last/`, with the optimizer state) when a run is finished. It
+    is several times as large as the model, and only an interrupted run needs it."""
     tensorboard: bool = False
     """Also write TensorBoard event files (needs the extra `tensorboard`)."""
 
