@@ -320,7 +320,9 @@ def test_the_checkpoint_is_dropped_once_a_run_is_finished(
     assert {path.name for path in folder.iterdir()} == names - {"last"}
     assert read(folder / "model.safetensors")[1] == read(kept / "model.safetensors")[1]
     before = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
-    assert fit(config, folder, resume=True) == f"{folder} is finished: there is nothing to continue\n"
+    assert (
+        fit(config, folder, resume=True) == f"{folder} is finished: there is nothing to continue\n"
+    )
     assert {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()} == before
     message = r"is finished, with other settings \(training\.epochs: .* new run from its weights"
     with pytest.raises(UserError, match=message):
