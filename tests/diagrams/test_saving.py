@@ -43,7 +43,9 @@ def only_dejavu(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("only_dejavu")
 def test_missing_characters_are_spelled_with_a_warning(tmp_path: Path) -> None:
-    with pytest.warns(RegardWarning, match=r"\(漢字\).*code points\. Install fonts-noto-cjk ") as seen:
+    with pytest.warns(
+        RegardWarning, match=r"\(漢字\).*code points\. Install fonts-noto-cjk "
+    ) as seen:
         figure = heatmap(np.eye(3), ["漢字", "a字b", "é"], ["x", "שלום", "مرحبا"], title="漢 x")
     assert len(seen) == 1
     axis = figure.axes[0]

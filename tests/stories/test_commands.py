@@ -20,7 +20,9 @@ from regard.cli import app
 from regard.cli.models import is_run_folder
 
 SCRIPT = Path(sys.executable).parent / "regard"
-COMMANDS = ["train", "translate", "evaluate", "diagram", "presets"]
+COMMANDS = [
+    *("train", "translate", "evaluate", "diagram", "presets", "settings", "info", "runs", "lab")
+]
 TEXTS = ["<U> I am a student.", "<L> Hello", "<U> a"]
 
 
@@ -294,7 +296,7 @@ def test_evaluate_report(regard, run: Path) -> None:
 
 # --- diagram --------------------------------------------------------------------------------------
 
-SIGNATURES = {"png": b"\x89PNG", "svg": b"<?xml", "html": b"<!doctype html>"}
+SIGNATURES = {"png": b"\x89PNG", "svg": b"<?xml", "pdf": b"%PDF", "html": b"<!doctype html>"}
 
 
 @pytest.mark.parametrize("suffix", SIGNATURES)

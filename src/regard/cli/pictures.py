@@ -9,7 +9,6 @@ import typer
 
 from regard import files
 from regard.cli.common import Device, Overwrite, Run, app, check_new, load_translator, read_lines
-from regard.diagrams.drawing import SUFFIXES, check_suffix
 from regard.errors import UserError
 
 # Formats of pictures that regard does not write: a folder of such a name would be a surprise.
@@ -71,6 +70,8 @@ def diagram(
         raise UserError("nothing to draw: give a text in quotes, --input FILE, or --split test")
     if first < 1:
         raise UserError(f"--first is 1 or more, not {first}")
+    from regard.diagrams.drawing import check_suffix
+
     is_single = len(sources) == 1 and not split and not input_
     path = out or next_free(Path("attention.png" if is_single else "attention"))
     if is_single or path.suffix.lower() in OTHER_SUFFIXES:
@@ -119,6 +120,8 @@ def diagram(
 
 def is_picture(path: Path) -> bool:
     """Whether pictures go to files of this name; otherwise it is the folder of a gallery."""
+    from regard.diagrams.drawing import SUFFIXES
+
     return path.suffix.lower() in SUFFIXES
 
 

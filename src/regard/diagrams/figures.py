@@ -79,9 +79,7 @@ def grid(
     array = validate_weights(weights, "layer head target source", source, target)
     depth, heads = array.shape[:2]
     if depth == heads == 1:
-        return heatmap(
-            array[0, 0], source, target, title=title, note=note, axes=axes, theme=theme
-        )
+        return heatmap(array[0, 0], source, target, title=title, note=note, axes=axes, theme=theme)
     rows = [f"layer {number}" for number in range(1, depth + 1)]
     columns = [f"head {number}" for number in range(1, heads + 1)]
     return draw_panels(
@@ -122,7 +120,9 @@ def draw_panels(
     inner_width = heads * x_axis.length + (heads - 1) * GAP
     inner_height = depth * y_axis.length + (depth - 1) * GAP
     width = max(MIN_WIDTH, left + inner_width + GAP + BAR + BAR_SPACE + MARGIN)
-    titles = wrap_title(format_token(title, None).text, TITLE, width - 2 * MARGIN, 3) if title else []
+    titles = (
+        wrap_title(format_token(title, None).text, TITLE, width - 2 * MARGIN, 3) if title else []
+    )
     notes = wrap_title(note, SMALL, width - 2 * MARGIN)
     above = len(titles) * text_height(TITLE) + len(notes) * text_height(SMALL)
     above += 2 * PAD if above else 0

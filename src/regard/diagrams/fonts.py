@@ -39,7 +39,9 @@ CJK = ("CJK", "IDEOGRAPHIC", "KANGXI", "HIRAGANA", "KATAKANA", "HANGUL", "BOPOMO
 CJK_PACKAGES = (
     "fonts-noto-cjk (Debian, Ubuntu), google-noto-sans-cjk-fonts (Fedora) or noto-fonts-cjk (Arch)"
 )
-OTHER_PACKAGES = "fonts-noto-core (Debian, Ubuntu), google-noto-sans-fonts (Fedora) or noto-fonts (Arch)"
+OTHER_PACKAGES = (
+    "fonts-noto-core (Debian, Ubuntu), google-noto-sans-fonts (Fedora) or noto-fonts (Arch)"
+)
 
 # Warning filters and matplotlib's rcParams are global to the process: one thread at a time.
 _GLOBAL_STATE = threading.RLock()

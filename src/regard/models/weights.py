@@ -1,5 +1,6 @@
 """Save a model's weights to a safetensors file, and load them. No pickle is ever loaded."""
 
+import hashlib
 import json
 from pathlib import Path
 
@@ -16,6 +17,25 @@ from regard.models.interface import Model
 def state_tensors(model: Model) -> dict[str, Tensor]:
     """Every parameter once, under its first name, even if two modules share it."""
     return {name: parameter.detach() for name, parameter in model.named_parameters()}
+
+
+def saved_tensors(model: Model) -> dict[str, Tensor]:
+    """What the model.safetensors of a run folder holds."""
+    names = model.saved_names
+    return {
+        name: tensor
+        for name, tensor in state_tensors(model).items()
+        if names is None or name in names
+    }
+
+
+def checksum(tensors: dict[str, Tensor]) -> str:
+    """SHA-256 of names and values."""
+    digest = hashlib.sha256()
+    for name, tensor in sorted(tensors.items()):
+        digest.update(name.encode())
+        digest.update(tensor.detach().contiguous().cpu().flatten().view(torch.uint8).numpy())
+    return digest.hexdigest()
 
 
 def save(path: Path, tensors: dict[str, Tensor], record: dict[str, object]) -> None:
@@ -41,7 +61,7 @@ def read(path: Path) -> tuple[dict[str, Tensor], dict]:
 
 def load_tensors(model: Model, tensors: dict[str, Tensor], path: Path) -> None:
     """Copy the tensors, read from `path`, into the model's parameters."""
-    parameters = state_tensors(model)
+    parameters = saved_tensors(model)
     missing = [name for name in parameters if name not in tensors]
     unexpected = [name for name in tensors if name not in parameters]
     mismatched = [

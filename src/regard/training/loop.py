@@ -141,7 +141,7 @@ class TrainingLoop:
             self.display.print(f"early stopping: no improvement in {count} validations")
         if is_best:
             record = {"step": progress.step, "loss": likelihood.loss}
-            best = weights.state_tensors(self.train_step.ema_model)
+            best = weights.saved_tensors(self.train_step.ema_model)
             weights.save(self.folder / "model.safetensors", best, record)
         checkpoint.save(self.folder, progress, self.train_step)
         self.start_clock()
