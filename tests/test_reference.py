@@ -35,7 +35,9 @@ def is_allowed(setting) -> bool:
     return not {"relative", "alibi", "rotary", "interleaved"} & set(position)
 
 
-@pytest.mark.parametrize("setting", filter(is_allowed, SETTINGS), ids=lambda setting: setting.key)
+@pytest.mark.parametrize(
+    "setting", list(filter(is_allowed, SETTINGS)), ids=lambda setting: setting.key
+)
 def test_defaults_are_those_of_the_tables(setting) -> None:
     """Build a config with the kinds that have this setting, and read it there."""
     if setting.required or "[]" in setting.key or setting.key.startswith("data.noise."):
@@ -80,12 +82,12 @@ def test_kinds_say_which_tables_have_a_setting() -> None:
     assert transformer.kinds == {"model.kind": ["transformer", "decoder-only"]}
     [epochs] = find_settings("epochs")
     assert epochs.kinds == {}
-    [layers] = [s for s in find_settings("model.tune.layers")]
+    [layers] = find_settings("model.tune.layers")
     assert list(layers.kinds.values()) == [["pretrained"], ["frozen"]]
 
 
 def test_unknown_setting_error() -> None:
     with pytest.raises(UserError, match=r'no setting "epoch"\. Did you mean "epochs"\? `regard'):
         find_settings("epoch")
-    with pytest.raises(UserError, match='Did you mean "training.epochs"'):
+    with pytest.raises(UserError, match=r'Did you mean "training\.epochs"'):
         find_settings("trainig.epochs")

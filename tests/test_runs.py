@@ -102,12 +102,12 @@ def test_every_column_sorts(tmp_path: Path, column: str) -> None:
 
 
 def test_errors_name_what_to_do(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="there is no run folder .*regard train case"):
+    with pytest.raises(UserError, match=r"there is no run folder .*regard train case"):
         open_run(tmp_path / "none")
     with pytest.raises(UserError, match=r"is not a run folder: it has no config\.toml$"):
         open_run(tmp_path)
     folder = write_run(tmp_path / "run")
-    with pytest.raises(UserError, match="`regard runs .*` lists the 1 runs below it"):
+    with pytest.raises(UserError, match=r"`regard runs .*` lists the 1 runs below it"):
         open_run(tmp_path)
     (folder / "card.json").write_text("{", "utf-8")
     with pytest.raises(UserError, match=r"card\.json is damaged"):

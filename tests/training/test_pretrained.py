@@ -181,10 +181,10 @@ def test_an_adapter_needs_its_checkpoint(tiny, fit, checkpoint, tmp_path):
     name = next(iter(tensors))
     tensors[name] = tensors[name] + 1
     save_file(tensors, copied / "model.safetensors", {"format": "pt"})
-    with pytest.raises(UserError, match="only an adapter of .*base, whose weights have changed"):
+    with pytest.raises(UserError, match=r"only an adapter of .*base, whose weights have changed"):
         regard.load(tmp_path / "run")
     shutil.rmtree(copied)
     with pytest.raises(
-        UserError, match="only an adapter of .*base, which cannot be loaded: there is"
+        UserError, match=r"only an adapter of .*base, which cannot be loaded: there is"
     ):
         regard.load(tmp_path / "run")

@@ -160,7 +160,7 @@ class Training(Table):
     grad_clip: float = Field(default=1.0, gt=0)
     """Maximum gradient norm; a large value, such as 1e9, never clips."""
     label_smoothing: float = Field(default=0.0, ge=0, lt=1)
-    """Probability that the training objective spreads over the other tokens; reported losses are unsmoothed."""
+    """Probability that the training objective spreads over all tokens; reported losses are unsmoothed."""
     ema_decay: float | None = Field(default=None, gt=0, lt=1)
     """Decay of an exponential moving average of the weights (0.99, say); if set, the average is what is
     validated and saved."""
@@ -181,8 +181,8 @@ class Training(Table):
     patience: int | None = Field(default=None, ge=1)
     """Early stopping: stop after this many validations without improvement."""
     keep_last: bool = False
-    """Keep the checkpoint of the last validation (`last/`, with the optimizer state) when a run is finished. It
-    is several times as large as the model, and only an interrupted run needs it."""
+    """Keep the checkpoint of the last validation (`last/`, with the optimizer state) when a run is finished.
+    It is several times as large as the model, and only an interrupted run needs it."""
     tensorboard: bool = False
     """Also write TensorBoard event files (needs the extra `tensorboard`)."""
 

@@ -268,8 +268,8 @@ class Lora(Table):
     target_modules: tuple[str, ...] = ()
     """Names of the linear layers to adapt, such as q_proj; all but the output projection by default."""
     adapter_only: bool = False
-    """Save only A and B (`regard train --adapter-only`): a small run folder, but one that needs the pretrained
-    checkpoint to load. By default a run folder holds all weights."""
+    """Save only A and B (`regard train --adapter-only`): a small run folder, but one that needs the
+    pretrained checkpoint to load. By default a run folder holds all weights."""
 
 
 class Pretrained(Table):

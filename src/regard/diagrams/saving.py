@@ -2,6 +2,7 @@
 
 import os
 from pathlib import Path
+from typing import Any
 
 import matplotlib
 from matplotlib.figure import Figure
@@ -17,7 +18,7 @@ METADATA = {
     ".pdf": {"CreationDate": None, "Creator": None, "Producer": None},
 }
 # Text in an SVG and a PDF stays text: it can be searched, copied and edited.
-PARAMETERS = {"svg.fonttype": "none", "svg.hashsalt": "regard", "pdf.fonttype": 42}
+PARAMETERS: Any = {"svg.fonttype": "none", "svg.hashsalt": "regard", "pdf.fonttype": 42}
 DPI = 200
 
 

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from regard import config, files
 from regard.errors import UserError
+from regard.models import weights
 from regard.models.hub import auto_class, check_code, import_transformers, load_checkpoint, quiet
 from regard.models.pretrained import (
     SUPPRESSED_LOGIT,
@@ -22,7 +23,6 @@ from regard.models.pretrained import (
     PretrainedDecoder,
     PretrainedEncoderDecoder,
 )
-from regard.models import weights
 from regard.models.tuning import tune
 from regard.text.batch import pad
 from regard.text.pretrained import PretrainedTokenizer

@@ -34,7 +34,8 @@ def checksum(tensors: dict[str, Tensor]) -> str:
     digest = hashlib.sha256()
     for name, tensor in sorted(tensors.items()):
         digest.update(name.encode())
-        digest.update(tensor.detach().contiguous().cpu().flatten().view(torch.uint8).numpy())
+        values = tensor.detach().contiguous().cpu().flatten().view(torch.uint8)
+        digest.update(memoryview(values.numpy()))  # type: ignore[arg-type]
     return digest.hexdigest()
 
 
