@@ -38,8 +38,8 @@ demo: $(READY)
 	@echo "== two translations"
 	@$(BIN)/regard translate $(RUN) "<U> I am a student" "<L> I am a student"
 	@echo "== attention diagrams"
-	@$(BIN)/regard diagram $(RUN) "<U> I am a student" --out $(RUN)/student.png
-	@$(BIN)/regard diagram $(RUN) "<U> I am a student" --out $(RUN)/student.html
+	@$(BIN)/regard diagram $(RUN) "<U> I am a student" --out $(RUN)/student.png --overwrite
+	@$(BIN)/regard diagram $(RUN) "<U> I am a student" --out $(RUN)/student.html --overwrite
 
 test: $(READY)
 	@echo "== running the tests"

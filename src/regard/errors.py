@@ -8,6 +8,10 @@ class UserError(ValueError):
     """A mistake that the user can fix. The command line prints its message and exits with code 2."""
 
 
+class RegardWarning(UserWarning):
+    """What a user should know, though the command goes on. The command line prints its message."""
+
+
 class NotFiniteError(UserError):
     """NaN or infinity in the output of a model, raised where the output reaches the host."""
 

@@ -59,20 +59,22 @@ def test_tokens_and_titles_are_escaped() -> None:
     assert hostile.texts["h1"] == [HOSTILE[0]]
     assert "<" not in hostile.texts["script"][0]
     data = json.loads(hostile.texts["script"][0])
-    assert [token["text"] for token in data["source"]] == HOSTILE
-    assert [token["text"] for token in data["target"]] == HOSTILE
+    cross = data["mechanisms"]["cross"]
+    assert [token["text"] for token in cross["keys"]] == HOSTILE
+    assert [token["text"] for token in cross["queries"]] == HOSTILE
 
 
 def test_all_layers_and_heads_are_included() -> None:
     weights = np.random.default_rng(0).dirichlet(np.ones(7), (2, 3, 5))
     source = [" ", "<end>", *"abcde"]
     data = json.loads(Document(render_html(weights, source, list("vwxyz"))).texts["script"][0])
-    assert np.array(data["weights"]) == pytest.approx(weights, abs=1e-4)
-    assert data["source"][:2] == [
+    cross = data["mechanisms"]["cross"]
+    assert np.array(cross["weights"]) == pytest.approx(weights, abs=1e-4)
+    assert cross["keys"][:2] == [
         {"text": "␣", "dimmed": True},
         {"text": "<end>", "dimmed": True},
     ]
-    assert (data["layer"], data["head"]) == (1, "mean")
+    assert (data["layer"], data["head"]) == (2, "mean")  # the last layer
     assert set(data["themes"]) == set(THEMES)
 
 
@@ -84,9 +86,68 @@ def test_no_external_resources() -> None:
     assert "prefers-color-scheme: dark" in text
 
 
-def test_weights_outside_0_and_1_are_noted() -> None:
-    assert "scaled to the data" in render_html([[[[-3.0]]]], ["a"], ["b"])
-    assert "scaled to the data" not in render_html([[[[0.5]]]], ["a"], ["b"])
+ATTENTION = {
+    "cross": np.full((2, 3, 5, 7), 1 / 7),
+    "encoder": np.full((4, 3, 7, 7), 1 / 7),
+    "decoder": np.full((2, 3, 5, 5), 0.2),
+}
+
+
+def test_every_mechanism_has_its_tokens() -> None:
+    text = render_html(ATTENTION, list("abcdefg"), list("vwxyz"), mechanism="encoder")
+    data = json.loads(Document(text).texts["script"][0])
+    tokens = {
+        name: ["".join(t["text"] for t in one[side]) for side in ("keys", "queries")]
+        for name, one in data["mechanisms"].items()
+    }
+    assert tokens == {
+        "cross": ["abcdefg", "vwxyz"],
+        "encoder": ["abcdefg", "abcdefg"],
+        "decoder": ["<begin>vwxy", "vwxyz"],
+    }
+    names = [(one["keyName"], one["queryName"]) for one in data["mechanisms"].values()]
+    assert names == [
+        ("source (keys)", "target (queries)"),
+        ("source (keys)", "source (queries)"),
+        ("target so far (keys)", "target (queries)"),
+    ]
+    assert (data["mechanism"], data["layer"]) == ("encoder", 4)
+
+
+def test_missing_mechanism_error() -> None:
+    with pytest.raises(UserError, match='no "encoder" attention: it has cross'):
+        render_html([[[[1.0]]]], ["a"], ["b"], mechanism="encoder")
+    with pytest.raises(UserError, match="it has no attention at all"):
+        render_html({}, ["a"], ["b"])
+
+
+BROWSER = shutil.which("chromium") or shutil.which("google-chrome")
+
+
+@pytest.mark.skipif(BROWSER is None, reason="needs chromium")
+@pytest.mark.parametrize(
+    ("weights", "scale"),
+    [
+        ([[0.9, 0.1]], "attention weight"),
+        ([[0.12, 0.08]], "attention weight (scale ends at 0.20)"),
+        ([[-3.0, 1.0]], "attention weight (scale to 3.00)"),
+    ],
+)
+def test_the_page_opens_on_the_last_layer(tmp_path: Path, weights: list, scale: str) -> None:
+    """In a real browser: the scale, the axis names and the isolated tokens of what is shown."""
+    attention = np.array([[[[0.5, 0.5]]], [weights]])
+    page = tmp_path / "page.html"
+    page.write_text(render_html(attention, ["שלום", "b"], ["c"]), "utf-8")
+    command = [BROWSER, "--no-sandbox", "--headless", "--disable-gpu", "--dump-dom", page.as_uri()]
+    shown = subprocess.run(command, capture_output=True, check=True, timeout=120).stdout.decode()
+    assert f'<span id="scale">{scale}</span>' in shown
+    assert shown.count("source (keys)") == 2 + 1  # chips and matrix, and the data
+    assert "“\u2068c\u2069” attends to" in shown
+    assert "<bdi>שלום</bdi>" in shown
+
+
+def test_right_to_left_titles_are_isolated() -> None:
+    assert '<h1 dir="auto">שלום</h1>' in render_html([[[[1.0]]]], ["a"], ["b"], title="שלום")
 
 
 def test_wrong_shape_error() -> None:

@@ -29,7 +29,7 @@ def test_default_draws_all_and_layer_draws_its_heads(tmp_path: Path) -> None:
 
 def test_layer_and_head_draw_a_single_matrix(tmp_path: Path) -> None:
     draw(tmp_path / "a.png", WEIGHTS, SOURCE, TARGET, layer=2, head=3, theme="dark")
-    figure = heatmap(WEIGHTS[1, 2], SOURCE, TARGET, title="layer 2, head 3", theme="dark")
+    figure = heatmap(WEIGHTS[1, 2], SOURCE, TARGET, note="layer 2, head 3", theme="dark")
     save(figure, tmp_path / "b.png")
     assert (tmp_path / "a.png").read_bytes() == (tmp_path / "b.png").read_bytes()
 
@@ -38,6 +38,19 @@ def test_html_opens_on_the_given_layer_and_head(tmp_path: Path) -> None:
     draw(tmp_path / "a.html", WEIGHTS, SOURCE, TARGET, layer=2, head=3)
     text = (tmp_path / "a.html").read_text("utf-8")
     assert '"layer":2,"head":3' in text
+
+
+def test_the_mechanism_names_the_axes_and_the_note(tmp_path: Path) -> None:
+    """Given the attention of a translation, by mechanism."""
+    attention = {"cross": WEIGHTS, "decoder": np.full((1, 1, 3, 3), 1 / 3)}
+    draw(tmp_path / "a.svg", attention, SOURCE, TARGET, mechanism="decoder", title="ein Satz")
+    text = (tmp_path / "a.svg").read_text("utf-8")
+    names = ("ein Satz", "decoder self-attention", "target so far (keys)", "target (queries)")
+    assert all(f">{name}<" in text for name in names)
+    assert ">&lt;begin&gt;<" in text
+    assert ">e<" not in text  # a source token
+    with pytest.raises(UserError, match='no "encoder" attention: it has cross, decoder'):
+        draw(tmp_path / "b.svg", attention, SOURCE, TARGET, mechanism="encoder")
 
 
 @pytest.mark.parametrize("suffix", ["png", "html"])
@@ -59,7 +72,7 @@ def test_out_of_range_error_gives_the_range(
 
 
 def test_unknown_suffix_error_lists_the_known_ones(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match=r"a\.gif.*\.png, \.svg, \.html"):
+    with pytest.raises(UserError, match=r"a\.gif.*\.png, \.svg, \.pdf, \.html"):
         draw(tmp_path / "a.gif", WEIGHTS, SOURCE, TARGET)
 
 

@@ -146,18 +146,41 @@ def test_numpy_torch_and_lists_give_the_same_figure() -> None:
     assert all((image == images[0]).all() for image in images)
 
 
-def test_colour_scale_is_0_to_1_even_after_rounding() -> None:
-    for high in (0.2, 1.004):
-        figure = heatmap([[0.1, high]], ["a", "b"], ["c"])
-        bar = figure.axes[-1]
-        assert bar.get_ylim() == (0, 1)
-        assert bar.get_ylabel() == "attention weight"
+@pytest.mark.parametrize(
+    ("highest", "end"), [(1.004, 1), (0.51, 1), (0.5, 0.5), (0.19, 0.2), (0.05, 0.05), (0, 0.01)]
+)
+def test_colour_scale_ends_at_the_next_round_weight(highest: float, end: float) -> None:
+    """Diffuse attention is visible, and the bar says where its scale ends."""
+    figure = heatmap([[0.0, highest]], ["a", "b"], ["c"])
+    bar = figure.axes[-1]
+    assert bar.get_ylim() == (0, end)
+    note = "" if end == 1 else f"\n(scale ends at {end:g})"
+    assert bar.get_ylabel() == f"attention weight{note}"
+    assert [label.get_text() for label in bar.get_yticklabels()][-1] == f"{end:g}"
+    assert overlaps(figure) == []
+
+
+def test_panels_of_a_grid_share_one_scale() -> None:
+    weights = np.full((1, 2, 1, 2), 0.1)
+    weights[0, 1] = 0.9
+    figure = grid(weights, ["a", "b"], ["c"])
+    diffuse, sharp = (cell_brightness(figure, axis, 1, 2) for axis in figure.axes[:2])
+    assert figure.axes[-1].get_ylim() == (0, 1)
+    assert diffuse.max() < sharp.min()
+
+
+def test_axes_have_names() -> None:
+    figure = heatmap(np.eye(3), words(3), words(3), title="a title", note="a note")
+    texts = [text.get_text() for text in figure.texts]
+    assert texts == ["a title", "a note", "source (keys)", "target (queries)"]
+    figure = heatmap(np.eye(3), words(3), words(3), axes=("x", "y"))
+    assert [text.get_text() for text in figure.texts] == ["x", "y"]
 
 
 def test_weights_outside_0_and_1_scale_to_the_data() -> None:
     figure = heatmap([[-2.0, 0.0, 1.0]], ["a", "b", "c"], ["d"])
     assert figure.axes[-1].get_ylim() == (-2, 2)
-    assert "scaled to the data" in figure.axes[-1].get_ylabel()
+    assert figure.axes[-1].get_ylabel() == "attention weight\n(scale to 2)"
     brightness = cell_brightness(figure, figure.axes[0], 1, 3)[0]
     assert brightness[0] > brightness[2] > brightness[1]
     assert overlaps(figure) == []
@@ -170,7 +193,8 @@ def test_grid_rows_are_layers_and_columns_are_heads() -> None:
     figure = grid(weights, words(7, "s"), words(5, "t"), title="heads")
     assert len(figure.axes) == 2 * 3 + 1
     texts = [text.get_text() for text in figure.texts]
-    assert sorted(texts) == ["head 1", "head 2", "head 3", "heads", "layer 1", "layer 2"]
+    headings = ["head 1", "head 2", "head 3", "heads", "layer 1", "layer 2"]
+    assert sorted(texts) == [*headings, "source (keys)", "target (queries)"]
     assert overlaps(figure) == []
     last = figure.axes[5]
     brightness = cell_brightness(figure, last, 5, 7)

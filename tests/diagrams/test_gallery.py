@@ -22,20 +22,20 @@ WEIGHTS = weights([[0.7, 0.1, 0.1, 0.1], [0.1, 0.1, 0.2, 0.6], [0.0, 0.0, 0.0, 1
 
 def item(**changes) -> Item:
     defaults = {"text": "ein x Hund", "output": "a dog", "source": SOURCE, "target": TARGET}
-    return Item(**(defaults | {"weights": WEIGHTS} | changes))
+    return Item(**(defaults | {"attention": WEIGHTS} | changes))
 
 
 def test_one_picture_per_item_and_an_index(tmp_path: Path):
-    items = [item(), item(reference="a x dog"), item(weights=torch.tensor(WEIGHTS.copy()))]
+    items = [item(), item(reference="a x dog"), item(attention=torch.tensor(WEIGHTS.copy()))]
     page = write_gallery(tmp_path / "new" / "folder", items, title="run: cross")
     assert page == tmp_path / "new" / "folder" / "index.html"
     names = {path.name for path in page.parent.iterdir()}
     assert names == {"index.html", "0001.png", "0002.png", "0003.png"}
     text = page.read_text("utf-8")
     assert re.findall(r'<img src="([^"]+)"', text) == ["0001.png", "0002.png", "0003.png"]
-    assert text.count("<dt>reference</dt><dd>a x dog</dd>") == 1
-    assert text.count("<dt>source</dt><dd>ein x Hund</dd>") == 3
-    assert "<h1>run: cross</h1>" in text
+    assert text.count("<dt>reference</dt><dd><bdi>a x dog</bdi></dd>") == 1
+    assert text.count("<dt>source</dt><dd><bdi>ein x Hund</bdi></dd>") == 3
+    assert '<h1 dir="auto">run: cross</h1>' in text
     for number in (1, 2, 3):
         assert (page.parent / f"000{number}.png").read_bytes().startswith(b"\x89PNG")
     assert not re.search(r"(src|href)=.?(https?:)?//", text)  # works offline
@@ -53,7 +53,7 @@ def test_text_is_escaped(tmp_path: Path):
 
 
 def test_layer_head_and_theme_are_passed_to_draw(tmp_path: Path):
-    multi_head = item(weights=weights(WEIGHTS[0, 0], layers=2, heads=3))
+    multi_head = item(attention=weights(WEIGHTS[0, 0], layers=2, heads=3))
     write_gallery(tmp_path / "all", [multi_head], title="x")
     write_gallery(tmp_path / "one", [multi_head], title="x", layer=2, head=3)
     write_gallery(tmp_path / "dark", [multi_head], title="x", layer=2, head=3, theme="dark")

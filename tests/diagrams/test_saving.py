@@ -9,8 +9,8 @@ import pytest
 from matplotlib.figure import Figure
 from PIL import Image
 
-from regard.diagrams import draw, heatmap, save
-from regard.errors import UserError
+from regard.diagrams import draw, fonts, heatmap, save
+from regard.errors import RegardWarning, UserError
 
 UNUSUAL = ["漢字", "😀", "مرحبا", "<b>&'\"", "$x_1$", "a\x00b"]
 
@@ -35,9 +35,50 @@ def test_svg_is_deterministic_and_keeps_text_as_text(tmp_path: Path) -> None:
     assert b"<dc:date>" not in first
 
 
-def test_missing_glyphs_do_not_warn(tmp_path: Path, recwarn: pytest.WarningsRecorder) -> None:
-    save(heatmap(np.eye(6), UNUSUAL, UNUSUAL, title="漢字"), tmp_path / "odd.png")
-    assert len(recwarn) == 0
+@pytest.fixture
+def only_dejavu(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No installed font has CJK characters."""
+    monkeypatch.setattr(fonts, "PREFERRED", ("DejaVu Sans",))
+
+
+@pytest.mark.usefixtures("only_dejavu")
+def test_missing_characters_are_spelled_with_a_warning(tmp_path: Path) -> None:
+    with pytest.warns(
+        RegardWarning, match=r"\(漢字\).*code points\. Install fonts-noto-cjk "
+    ) as seen:
+        figure = heatmap(np.eye(3), ["漢字", "a字b", "é"], ["x", "שלום", "مرحبا"], title="漢 x")
+    assert len(seen) == 1
+    axis = figure.axes[0]
+    assert [t.get_text() for t in axis.get_xticklabels()] == ["U+6F22 U+5B57", "a U+5B57 b", "é"]
+    assert [t.get_text() for t in axis.get_yticklabels()] == ["x", "שלום", "مرحبا"]
+    assert figure.texts[0].get_text() == "U+6F22 x"
+    save(figure, tmp_path / "odd.png")
+
+
+@pytest.mark.usefixtures("only_dejavu")
+def test_svg_and_html_leave_missing_characters_to_the_reader(tmp_path: Path) -> None:
+    for name in ("a.svg", "a.html"):
+        draw(tmp_path / name, np.eye(2)[None, None], ["漢字", "字"], ["x", "y"])
+    assert ">漢字<" in (tmp_path / "a.svg").read_text("utf-8")
+    assert '"\\u6f22\\u5b57"' in (tmp_path / "a.html").read_text("utf-8")
+    with pytest.warns(RegardWarning, match="draw a .html or .svg"):
+        draw(tmp_path / "a.pdf", np.eye(2)[None, None], ["漢字", "字"], ["x", "y"])
+
+
+@pytest.mark.usefixtures("only_dejavu")
+def test_other_scripts_have_another_package() -> None:
+    with pytest.warns(RegardWarning, match="fonts-noto-core"):
+        heatmap([[1.0]], ["नमस्ते"], ["b"])
+
+
+def test_pdf_is_deterministic_and_keeps_text_as_text(tmp_path: Path) -> None:
+    for name in ("one.pdf", "two.pdf"):
+        draw(tmp_path / name, np.eye(3)[None, None], list("abc"), list("xyz"), title="a title")
+    first = (tmp_path / "one.pdf").read_bytes()
+    assert first == (tmp_path / "two.pdf").read_bytes()
+    assert first.startswith(b"%PDF")
+    assert b"CIDFontType2" in first  # TrueType outlines: text, not paths
+    assert b"CreationDate" not in first
 
 
 def test_large_matrix_gives_a_small_svg(tmp_path: Path) -> None:
@@ -85,8 +126,8 @@ def test_unwritable_path_error(tmp_path: Path, name: str) -> None:
     assert sorted(os.listdir(tmp_path)) == ["file", "folder.png"]
 
 
-@pytest.mark.parametrize("name", ["a.pdf", "a", "png", "a.html"])
+@pytest.mark.parametrize("name", ["a.eps", "a", "png", "a.html"])
 def test_unknown_suffix_error_lists_the_known_ones(tmp_path: Path, name: str) -> None:
-    with pytest.raises(UserError, match=r"\.png or \.svg"):
+    with pytest.raises(UserError, match=r"\.png, \.svg, \.pdf \(draw also writes \.html\)"):
         save(heatmap([[1.0]], ["a"], ["b"]), tmp_path / name)
     assert os.listdir(tmp_path) == []

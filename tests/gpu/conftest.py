@@ -81,6 +81,7 @@ TRAINING = {
     "validate_every": 5,
     "learning_rate": 0.01,
     "warmup_steps": 4,
+    "keep_last": True,  # for comparisons of everything that training changes
 }
 
 

@@ -282,9 +282,10 @@ def test_damaged_run(regard, run: Path, tmp_path: Path, checksums, damage: str, 
     ],
     ids=["truncated", "pickle", "model"],
 )
-def test_damaged_checkpoint(regard, run: Path, small, tmp_path: Path, checksums, damage) -> None:
+def test_damaged_checkpoint(regard, small, tmp_path: Path, checksums, damage) -> None:
     broken = tmp_path / "broken"
-    shutil.copytree(run, broken)
+    small = [*small, "--set", "training.keep_last=true"]
+    assert regard("train", "case", "--run", broken, *small, "--device", "cpu").code == 0
     damage(broken / "last" / "state.safetensors")
     before = checksums(broken)
     result = regard("train", "case", "--run", broken, *small, "--device", "cpu", "--resume")

@@ -51,6 +51,7 @@ TRAINING = {
     "validate_every": 3,
     "learning_rate": 0.02,
     "warmup_steps": 4,
+    "keep_last": True,  # for comparisons of everything that training changes
 }
 DATA = {"name": "copy", "train": 43, "val": 11, "test": 5, "max_length": 13}
 

@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+import re
 import sys
 from pathlib import Path
 
@@ -291,7 +292,7 @@ def test_long_pairs_are_skipped_and_counted(tiny, fit, tmp_path: Path) -> None:
     output = fit(config, tmp_path / "run")
     assert f"train: skipped {long['train']} pairs over 9 tokens" in output
     assert f"val: skipped {long['val']} pairs over 9 tokens" in output
-    assert f"{43 - long['train']} pairs, vocabulary" in output
+    assert f"{43 - long['train']} training pairs, vocabulary" in output
 
 
 def test_all_pairs_too_long(tiny, fit, tmp_path: Path) -> None:
@@ -358,3 +359,27 @@ def test_tensorboard_missing(tiny, fit, tmp_path: Path, monkeypatch) -> None:
 def test_no_tensorboard_by_default(tiny, fit, tmp_path: Path) -> None:
     fit(tiny(epochs=0.5), tmp_path / "run")
     assert not list((tmp_path / "run").rglob("*tfevents*"))
+
+
+def test_the_first_lines_say_what_will_be_done(tiny, fit, tmp_path: Path) -> None:
+    first, second, *_ = fit(tiny(patience=7), tmp_path / "run").splitlines()
+    translator = regard.load(tmp_path / "run")
+    assert first == (
+        f"43 training pairs, vocabulary {translator.tokenizers.source.vocab_size}, recurrent model with "
+        f"{translator.model.parameter_count:,} parameters"
+    )
+    assert second == (
+        "about 12 steps (2 epochs) on cpu, validated on 11 every 3, at most: stops after 7 without "
+        f"improvement; the run goes to {tmp_path / 'run'}"
+    )
+
+
+def test_small_data_gets_the_minimum_of_steps(tiny, fit, tmp_path: Path) -> None:
+    output = fit(tiny(min_steps=15), tmp_path / "run")
+    assert "about 15 steps (2.5 epochs)" in output
+
+
+def test_time_left_is_printed_until_the_end(tiny, fit, tmp_path: Path) -> None:
+    lines = [line for line in fit(tiny(), tmp_path / "run").splitlines() if "epoch " in line]
+    lines = [line for line in lines if line.startswith("step")]
+    assert [bool(re.search(r"about \d+ s left$", line)) for line in lines] == [True] * 3 + [False]

@@ -1,11 +1,13 @@
 """Fine-tuning: trainable weights change, frozen ones stay bit for bit, and a resume is exact."""
 
 import io
+import shutil
 from pathlib import Path
 
 import pytest
 import torch
 from rich.console import Console
+from safetensors.torch import load_file, save_file
 
 import regard
 from regard.config import Config
@@ -23,6 +25,7 @@ TRAINING = {
     "validate_every": 2,
     "learning_rate": 0.02,
     "warmup_steps": 1,
+    "keep_last": True,  # for comparisons of everything that training changes
 }
 DATA = {"name": "copy", "train": 43, "val": 5, "test": 5, "max_length": 9}
 LORA = {"kind": "lora", "rank": 3, "dropout": 0.3}
@@ -143,3 +146,45 @@ def test_wrong_name_leaves_no_folder(tiny, fit, tmp_path):
     with pytest.raises(UserError, match="there is no folder"):
         fit(config.model_copy(update={"model": wrong}), tmp_path / "run")
     assert not (tmp_path / "run").exists()
+
+
+# --- adapters -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("decay", [None, 0.5])
+@pytest.mark.parametrize("shape", ["llama", "marian"])
+def test_an_adapter_only_run_is_small_and_translates_the_same(
+    shape, decay, tiny, fit, checkpoint, tmp_path
+):
+    """The same training, but the frozen weights come from the checkpoint."""
+    for name, adapter_only in {"whole": False, "adapter": True}.items():
+        config = tiny(shape, LORA | {"adapter_only": adapter_only}, ema_decay=decay)
+        fit(config, tmp_path / name)
+    whole, adapter = (read(tmp_path / n / "model.safetensors")[0] for n in ("whole", "adapter"))
+    assert set(adapter) == {name for name in whole if "lora_" in name}
+    assert all(torch.equal(adapter[name], whole[name]) for name in adapter)
+    one, two = (
+        regard.load(tmp_path / name).translate(["abc d", "b"], beam=2)
+        for name in ("whole", "adapter")
+    )
+    assert [o.text for o in one] == [o.text for o in two]
+    assert [o.score for o in one] == pytest.approx([o.score for o in two], rel=1e-5)
+
+
+def test_an_adapter_needs_its_checkpoint(tiny, fit, checkpoint, tmp_path):
+    copied = shutil.copytree(checkpoint("llama"), tmp_path / "base")
+    config = tiny("llama", LORA | {"adapter_only": True})
+    table = config.model_dump()
+    table["model"]["name"] = str(copied)
+    fit(Config.model_validate(table), tmp_path / "run")
+    tensors = load_file(copied / "model.safetensors")
+    name = next(iter(tensors))
+    tensors[name] = tensors[name] + 1
+    save_file(tensors, copied / "model.safetensors", {"format": "pt"})
+    with pytest.raises(UserError, match=r"only an adapter of .*base, whose weights have changed"):
+        regard.load(tmp_path / "run")
+    shutil.rmtree(copied)
+    with pytest.raises(
+        UserError, match=r"only an adapter of .*base, which cannot be loaded: there is"
+    ):
+        regard.load(tmp_path / "run")

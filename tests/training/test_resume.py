@@ -307,6 +307,69 @@ def test_resuming_a_finished_run_changes_nothing(tiny, fit, uninterrupted, famil
     assert {p: p.read_bytes() for p in folder.rglob("*") if p.is_file()} == before
 
 
+# --- finished runs --------------------------------------------------------------------------------
+
+
+def test_the_checkpoint_is_dropped_once_a_run_is_finished(
+    tiny, fit, uninterrupted, tmp_path: Path
+) -> None:
+    config, folder = tiny(keep_last=False), tmp_path / "run"
+    fit(config, folder)
+    kept = uninterrupted("recurrent")
+    names = {path.name for path in kept.iterdir()}
+    assert {path.name for path in folder.iterdir()} == names - {"last"}
+    assert read(folder / "model.safetensors")[1] == read(kept / "model.safetensors")[1]
+    before = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+    assert (
+        fit(config, folder, resume=True) == f"{folder} is finished: there is nothing to continue\n"
+    )
+    assert {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()} == before
+    message = r"is finished, with other settings \(training\.epochs: .* new run from its weights"
+    with pytest.raises(UserError, match=message):
+        fit(tiny(keep_last=False, epochs=4.0), folder, resume=True)
+
+
+FINISHING = {
+    "before the card": (run, "write_card", 1, False),
+    "after the card": (run, "write_card", 1, True),
+    "before the examples": (run, "draw_examples", 1, False),
+    "before the drop": (checkpoint, "drop", 1, False),
+    "after the drop": (checkpoint, "drop", 1, True),
+}
+
+
+@pytest.mark.parametrize("moment", FINISHING)
+def test_killed_while_finishing(tiny, fit, tmp_path: Path, moment: str, monkeypatch) -> None:
+    """The checkpoint goes only when everything else is there."""
+    config, folder = tiny(keep_last=False, epochs=0.5), tmp_path / "run"
+    with monkeypatch.context() as patch:
+        kill_at(patch, *FINISHING[moment])
+        with pytest.raises(Killed):
+            fit(config, folder)
+    is_complete = (folder / "card.json").is_file() and (folder / "model.safetensors").is_file()
+    assert (folder / checkpoint.FILE).is_file() or is_complete
+    fit(config, folder, resume=True)
+    names = {path.name for path in folder.iterdir()}
+    assert {"model.safetensors", "card.json"} <= names
+    assert "last" not in names
+
+
+def test_an_interrupt_at_the_end_keeps_the_finished_run(
+    tiny, fit, tmp_path: Path, monkeypatch
+) -> None:
+    """Without a checkpoint, the folder looked like that of a run that had not begun."""
+
+    def drop_then_interrupt(folder: Path) -> None:
+        original(folder)
+        raise KeyboardInterrupt
+
+    original = checkpoint.drop
+    monkeypatch.setattr(checkpoint, "drop", drop_then_interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        fit(tiny(keep_last=False, epochs=0.5), tmp_path / "run")
+    assert (tmp_path / "run" / "card.json").is_file()
+
+
 def test_resume_with_the_config_of_the_folder(
     uninterrupted, same_run, tiny, fit, tmp_path, monkeypatch
 ) -> None:

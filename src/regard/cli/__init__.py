@@ -1,15 +1,18 @@
 """The command line. PyTorch is imported only by the commands that need it."""
 
 import sys
-from typing import Annotated
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Annotated, Any
 
 import typer
 
 import regard
 
-from regard.cli import models, pictures, experiments, labs, benchmarks  # noqa: F401  # isort: skip (as --help lists)
+from regard.cli import models, pictures, inspect, experiments, labs, benchmarks  # noqa: F401  # isort: skip (as --help lists)
 from regard.cli.common import app, err
-from regard.errors import UserError
+from regard.errors import RegardWarning, UserError
 
 __all__ = ["app", "main"]
 
@@ -30,10 +33,29 @@ def root(
     """Attention-based sequence-to-sequence models: train them, run them, visualise their attention."""
 
 
+@contextmanager
+def print_warnings() -> Iterator[None]:
+    """Print our warnings as one line each on standard error, and others as Python does."""
+
+    def show(message: Warning | str, category: type[Warning], *rest: Any) -> None:
+        if issubclass(category, RegardWarning):
+            text = f"regard: warning: {message}"
+            err.print(text, style="yellow", markup=False, highlight=False)
+        else:
+            original(message, category, *rest)
+
+    original = warnings.showwarning
+    with warnings.catch_warnings():
+        warnings.simplefilter("default", RegardWarning)
+        warnings.showwarning = show
+        yield
+
+
 def main() -> None:
     """Run a command. A `UserError` prints its message and exits with code 2; a bug keeps its traceback."""
     try:
-        app()
+        with print_warnings():
+            app()
     except UserError as error:
         err.print(f"regard: {error}", style="red", markup=False, highlight=False)
         sys.exit(2)

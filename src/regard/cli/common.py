@@ -2,6 +2,7 @@
 
 import json
 import sys
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -50,6 +51,21 @@ Settings = Annotated[
         help="Override a setting, as in model.decoder.layers=2. May be repeated.",
     ),
 ]
+
+
+Overwrite = Annotated[
+    bool, typer.Option("--overwrite", help="Replace files that already exist.", show_default=False)
+]
+
+
+def check_new(paths: Iterable[Path], overwrite: bool) -> None:
+    """Raise an error if one of the files to write exists, unless it may be replaced."""
+    existing = [path for path in paths if path.is_file()]
+    if existing and not overwrite:
+        more = f" (and {len(existing) - 1} more)" if len(existing) > 1 else ""
+        raise UserError(
+            f"{existing[0]} already exists{more}: choose another name, or add --overwrite"
+        )
 
 
 def load_translator(run: Path, device: str, int8: bool = False) -> Any:

@@ -1,4 +1,4 @@
-"""`regard presets`, `compare` and `data`: named experiments, comparisons, public corpora."""
+"""`regard compare` and `data`: comparisons, public corpora."""
 
 import shlex
 import sys
@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 import typer
 from rich.table import Table
 
-from regard import presets, shipped
+from regard import presets
 from regard.cli.common import (
     AsJson,
     Device,
@@ -20,7 +20,7 @@ from regard.cli.common import (
     print_json,
 )
 from regard.devices import resolve_device
-from regard.errors import UserError, join_names
+from regard.errors import UserError
 
 
 @app.command()
@@ -118,50 +118,6 @@ def compare(
 
 def command_line() -> str:
     return shlex.join(["regard", *sys.argv[1:]])
-
-
-@app.command("presets")
-def list_presets(
-    names: Annotated[
-        list[str] | None,
-        typer.Argument(
-            metavar="[NAME...]",
-            help="Transformer presets or .toml files: print a Markdown table of their architectures.",
-        ),
-    ] = None,
-    as_json: AsJson = False,
-) -> None:
-    """List the named experiments, or compare the architectures of some."""
-    if names:
-        print_architectures(names, as_json)
-        return
-    if as_json:
-        print_json(presets.names())
-        return
-    table = Table(box=None, header_style="bold")
-    table.add_column("preset", no_wrap=True)
-    table.add_column("description")
-    for name, description in presets.names().items():
-        table.add_row(name, description)
-    out.print(table)
-    out.print(
-        f"\nTrained already, and shipped with regard: {join_names(shipped.names())}. Try: "
-        'regard translate de-en "Guten Morgen!"',
-        highlight=False,
-    )
-
-
-def print_architectures(names: list[str], as_json: bool) -> None:
-    from regard.compare.architecture import describe_architecture
-    from regard.tables import markdown_table
-
-    rows = [describe_architecture(name) for name in names]
-    if as_json:
-        print_json(rows)
-        return
-    cells = [[f"{v:,}" if isinstance(v, int) else v for v in row.values()] for row in rows]
-    text_columns = sum(isinstance(value, str) for value in rows[0].values())
-    typer.echo(markdown_table([list(rows[0]), *cells], text_columns), nl=False)
 
 
 data = typer.Typer(help="Public corpora: list and download them.", no_args_is_help=True)

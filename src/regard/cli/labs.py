@@ -11,7 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from regard import files, presets
-from regard.cli.common import AsJson, app, err, out, print_json
+from regard.cli.common import AsJson, Overwrite, app, check_new, err, out, print_json
 from regard.errors import UserError, join_names, suggest
 
 if TYPE_CHECKING:
@@ -47,6 +47,7 @@ def lab(
             show_default=False,
         ),
     ] = None,
+    overwrite: Overwrite = False,
     parameters: Annotated[bool, typer.Option("--parameters", help="List the parameters.")] = False,
     worksheet: Annotated[
         Path | None,
@@ -81,6 +82,8 @@ def lab(
     elif parameters:
         print_parameters(selected or select_labs([], True), as_json)
     elif selected:
+        if plots:
+            check_new(list_plots(selected, plots), overwrite)
         run_labs(selected, parse_settings(selected, settings or [], quick), seed, plots, as_json)
     else:
         list_labs(as_json)
@@ -183,10 +186,23 @@ def show_status(text: str, enabled: bool) -> Iterator[None]:
         yield
 
 
+def plot_paths(lab: "Lab", folder: Path) -> dict[str, Path]:
+    """The plots of a lab, by theme."""
+    return {"light": folder / f"{lab.name}.png", "dark": folder / f"{lab.name}-dark.png"}
+
+
+def list_plots(labs: "Sequence[Lab]", folder: Path) -> list[Path]:
+    """The files that --plots writes for these labs."""
+    from regard.labs import report
+
+    reports = [folder / report.MARKDOWN_FILE, folder / report.HTML_FILE]
+    return [*(path for lab in labs for path in plot_paths(lab, folder).values()), *reports]
+
+
 def save_plots(lab: "Lab", result: "Result", folder: Path) -> list[str]:
     from regard.diagrams import save
 
-    paths = {"light": folder / f"{lab.name}.png", "dark": folder / f"{lab.name}-dark.png"}
+    paths = plot_paths(lab, folder)
     for theme, path in paths.items():
         save(lab.plot(result, theme), path)
     return [str(path) for path in paths.values()]

@@ -14,9 +14,11 @@ from regard.cli.common import (
     AsJson,
     Device,
     Int8,
+    Overwrite,
     Run,
     Settings,
     app,
+    check_new,
     err,
     load_translator,
     out,
@@ -24,6 +26,7 @@ from regard.cli.common import (
     print_json,
     read_lines,
 )
+from regard.config import Config
 from regard.devices import resolve_device
 from regard.errors import UserError
 from regard.shipped import find_run
@@ -53,6 +56,13 @@ def train(
         typer.Option(help="A run folder to initialise the weights from.", show_default=False),
     ] = None,
     settings: Settings = None,
+    adapter_only: Annotated[
+        bool,
+        typer.Option(
+            "--adapter-only",
+            help="With LoRA: save only the adapter; the run then needs the pretrained checkpoint.",
+        ),
+    ] = False,
     device: Device = "auto",
     resume: Annotated[
         bool, typer.Option("--resume", help="Continue an interrupted run from its checkpoint.")
@@ -69,6 +79,9 @@ def train(
         folder = run or Path("runs") / Path(preset).stem
         config = presets.load(preset, overrides)
 
+    if adapter_only:
+        config = save_adapter_only(config)
+
     from regard.training import train
 
     try:
@@ -77,6 +90,19 @@ def train(
         err.print(explain_interrupt(folder, device), markup=False, highlight=False)
         raise typer.Exit(128 + getattr(error, "signal_number", signal.SIGINT)) from None
     print_result(card["figures"], folder)
+
+
+def save_adapter_only(config: Config) -> Config:
+    """The config with model.tune.adapter_only; an error unless LoRA is what is trained."""
+    kind = config.model.tune.kind if config.is_pretrained else "full"
+    if kind != "lora":
+        raise UserError(
+            f'--adapter-only is for LoRA, and this run trains {kind} weights: set model.tune = "lora" of a '
+            'pretrained model (model.kind = "pretrained")'
+        )
+    table = config.model_dump()
+    table["model"]["tune"]["adapter_only"] = True
+    return Config.model_validate(table)
 
 
 def is_run_folder(name: str, resume: bool) -> bool:
@@ -103,9 +129,9 @@ def check_resumed_folder(folder: Path, run: Path | None, resume: bool) -> None:
 
 def explain_interrupt(folder: Path, device: str) -> str:
     """What Ctrl-C left, and the command that goes on from there."""
-    from regard.training import checkpoint
+    from regard.training.folder import has_checkpoint
 
-    if (folder / checkpoint.FILE).is_file():
+    if has_checkpoint(folder):
         options = [] if device == "auto" else ["--device", device]
         argument = presets.folder_argument(folder)
         command = shlex.join(["regard", "train", "--resume", argument, *options])
@@ -232,11 +258,14 @@ def evaluate(
     ] = False,
     plot: Annotated[
         Path | None,
-        typer.Option(help="With --ablate: plot it to this .png or .svg file.", show_default=False),
+        typer.Option(
+            help="With --ablate: plot it to this .png, .svg or .pdf file.", show_default=False
+        ),
     ] = None,
     theme: Annotated[
         Literal["light", "dark"], typer.Option(help="With --plot: light or dark.")
     ] = "light",
+    overwrite: Overwrite = False,
     as_json: AsJson = False,
     device: Device = "auto",
     int8: Int8 = False,
@@ -248,6 +277,7 @@ def evaluate(
     if not ablate and (plot or bleu):
         needs = "--ablate heads or --ablate attention" if plot else "--ablate heads"
         raise UserError(f"{'--plot' if plot else '--bleu'} needs {needs}")
+    check_new([path for path in (plot, outputs) if path], overwrite)
     translator = load_translator(run, device, int8)
 
     from regard.evaluation import ablation_report, evaluate, report

@@ -1,13 +1,18 @@
 """`regard diagram`: attention weights as pictures."""
 
+from collections.abc import Sequence
+from itertools import chain, count
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import typer
 
 from regard import files
-from regard.cli.common import Device, Run, app, load_translator, read_lines
+from regard.cli.common import Device, Overwrite, Run, app, check_new, load_translator, read_lines
 from regard.errors import UserError
+
+# Formats of pictures that regard does not write: a folder of such a name would be a surprise.
+OTHER_SUFFIXES = (".jpg", ".jpeg", ".gif", ".webp", ".bmp", ".tif", ".tiff", ".eps", ".ps", ".htm")
 
 
 @app.command()
@@ -34,8 +39,8 @@ def diagram(
         Path | None,
         typer.Option(
             "--out",
-            help="One text: a .png, .svg or .html file, attention.png by default. Several: a folder for "
-            "the pictures and their index.html.",
+            help="A .png, .svg, .pdf or .html file, attention.png by default; of several texts "
+            "NAME-1.png, NAME-2.png, .. Or a folder for several pictures and their index.html.",
             show_default=False,
         ),
     ] = None,
@@ -56,6 +61,7 @@ def diagram(
         Literal["cross", "encoder", "decoder"], typer.Option(help="Attention mechanism to draw.")
     ] = "cross",
     theme: Annotated[Literal["light", "dark"], typer.Option(help="Colour theme.")] = "light",
+    overwrite: Overwrite = False,
     device: Device = "auto",
 ) -> None:
     """Draw the attention weights of a translation."""
@@ -64,10 +70,19 @@ def diagram(
         raise UserError("nothing to draw: give a text in quotes, --input FILE, or --split test")
     if first < 1:
         raise UserError(f"--first is 1 or more, not {first}")
+    from regard.diagrams.drawing import check_suffix
+
+    is_single = len(sources) == 1 and not split and not input_
+    path = out or next_free(Path("attention.png" if is_single else "attention"))
+    if is_single or path.suffix.lower() in OTHER_SUFFIXES:
+        check_suffix(path)
+    check_new([alignments] if alignments else [], overwrite)
+    if not split:  # else the number of texts is not known yet
+        check_new(list_pictures(path, len(sources), is_single), overwrite)
     translator = load_translator(run, device)
 
-    from regard.diagrams import draw
-    from regard.diagrams.gallery import pharaoh_alignment, write_gallery
+    from regard.diagrams.gallery import Item, pharaoh_alignment, write_gallery
+    from regard.diagrams.mechanisms import list_mechanisms, select_mechanism
     from regard.text import corpus
 
     references: list[str | None] = [None] * len(sources)
@@ -75,43 +90,62 @@ def diagram(
         pairs = corpus.load(translator.config.data)[split][:first]
         sources += [source for source, _ in pairs]
         references += [target for _, target in pairs]
+        check_new(list_pictures(path, len(sources), is_single), overwrite)
     items = [
-        make_item(text, output, reference, mechanism)
+        Item(text, output.text, output.source, output.target, output.attention, reference)
         for text, output, reference in zip(
             sources, translator.translate(sources), references, strict=True
         )
     ]
-    options: dict[str, Any] = {"layer": layer, "head": head, "theme": theme}
-    if len(items) == 1 and not split and not input_:
-        path = out or Path("attention.png")
-        draw(path, items[0].weights, items[0].source, items[0].target, **options)
-        typer.echo(items[0].output)
+    chosen = [
+        select_mechanism(list_mechanisms(item.attention, item.source, item.target), mechanism)
+        for item in items
+    ]
+    options: dict[str, Any] = {
+        "mechanism": mechanism,
+        "layer": layer,
+        "head": head,
+        "theme": theme,
+    }
+    if is_picture(path):
+        draw_pictures(list_pictures(path, len(items), is_single), items, options)
     else:
-        path = write_gallery(
-            out or Path("attention"), items, title=f"{run.name}: {mechanism} attention", **options
-        )
-    typer.echo(path)
+        title = f"{run.name}: {chosen[0].label}"
+        typer.echo(write_gallery(path, items, title=title, **options))
     if alignments:
-        lines = [pharaoh_alignment(item.weights, item.source, item.target) + "\n" for item in items]
+        lines = [pharaoh_alignment(one.weights, one.keys, one.queries) + "\n" for one in chosen]
         files.write(alignments, "".join(lines))
         typer.echo(alignments)
 
 
-NO_ATTENTION = (
-    "it has no attention at all, only a state of fixed size; to draw attention weights, train a model "
-    "with attention"
-)
+def is_picture(path: Path) -> bool:
+    """Whether pictures go to files of this name; otherwise it is the folder of a gallery."""
+    from regard.diagrams.drawing import SUFFIXES
+
+    return path.suffix.lower() in SUFFIXES
 
 
-def make_item(text: str, output: Any, reference: str | None, mechanism: str) -> Any:
-    """The weights of one attention mechanism, with the tokens of its keys and queries."""
-    from regard.diagrams.gallery import Item
+def list_pictures(path: Path, number: int, is_single: bool) -> list[Path]:
+    """The files to write: one picture, or NAME-1.png, NAME-2.png, .., or those of a gallery."""
+    if not is_picture(path):
+        pictures = [path / f"{index:04}.png" for index in range(1, number + 1)]
+        return [path / "index.html", *pictures]
+    if is_single:
+        return [path]
+    return [path.with_stem(f"{path.stem}-{index}") for index in range(1, number + 1)]
 
-    attention = output.attention
-    if mechanism not in attention:
-        available = f"it has {', '.join(attention)}" if attention else NO_ATTENTION
-        raise UserError(f'this model has no "{mechanism}" attention: {available}')
-    decoder_input = ["<begin>", *output.target[:-1]]  # the target shifted right
-    queries = output.source if mechanism == "encoder" else output.target
-    keys = decoder_input if mechanism == "decoder" else output.source
-    return Item(text, output.text, keys, queries, attention[mechanism], reference)
+
+def next_free(path: Path) -> Path:
+    """The default name if nothing has it, else the first free of NAME-2, NAME-3, .."""
+    names = (path.with_stem(f"{path.stem}-{number}") for number in count(2))
+    return next(name for name in chain([path], names) if not name.exists())
+
+
+def draw_pictures(paths: Sequence[Path], items: Sequence[Any], options: dict[str, Any]) -> None:
+    """Draw one picture per translation; print the translation and the path."""
+    from regard.diagrams import draw
+
+    for path, item in zip(paths, items, strict=True):
+        draw(path, item.attention, item.source, item.target, title=item.text, **options)
+        typer.echo(item.output)
+        typer.echo(path)

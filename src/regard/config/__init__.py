@@ -154,11 +154,13 @@ class Training(Table):
     warmup_steps: int = Field(default=100, ge=0)
     """Steps of linear warm-up to the peak."""
     weight_decay: float = Field(default=0.01, ge=0)
+    """Decoupled weight decay (AdamW)."""
     adam_beta2: float = Field(default=0.98, gt=0, lt=1)
     """Decay of Adam's average of squared gradients: 0.98 as in Vaswani et al. (2017); PyTorch has 0.999."""
     grad_clip: float = Field(default=1.0, gt=0)
     """Maximum gradient norm; a large value, such as 1e9, never clips."""
     label_smoothing: float = Field(default=0.0, ge=0, lt=1)
+    """Probability that the training objective spreads over all tokens; reported losses are unsmoothed."""
     ema_decay: float | None = Field(default=None, gt=0, lt=1)
     """Decay of an exponential moving average of the weights (0.99, say); if set, the average is what is
     validated and saved."""
@@ -178,6 +180,9 @@ class Training(Table):
     its validation loss rises."""
     patience: int | None = Field(default=None, ge=1)
     """Early stopping: stop after this many validations without improvement."""
+    keep_last: bool = False
+    """Keep the checkpoint of the last validation (`last/`, with the optimizer state) when a run is finished.
+    It is several times as large as the model, and only an interrupted run needs it."""
     tensorboard: bool = False
     """Also write TensorBoard event files (needs the extra `tensorboard`)."""
 
@@ -187,6 +192,7 @@ class Search(Table):
     """Maximum output length in tokens: max_ratio * source length + max_extra, so max_extra with a ratio of
     0; for a language model, tokenizer.max_tokens."""
     max_extra: int = Field(default=20, ge=0)
+    """Added to the maximum output length; see max_ratio."""
     length_penalty: float = Field(default=1.0, ge=0)
     """Beam search ranks finished hypotheses by score / length^length_penalty: 0 favours short ones."""
 
@@ -195,14 +201,18 @@ class Config(Table):
     """One complete experiment."""
 
     description: str = ""
+    """What the experiment is, in one line, for `regard presets` and the result card."""
     seed: int = Field(default=1, ge=0, lt=2**63)
     """Seeds initial weights, batch order and dropout."""
     init: str | None = Field(default=None, min_length=1)
     """Warm start: the folder of the run whose weights to start from. In a comparison, also a preset or
     a .toml file, which is then trained first."""
     data: one_of(SyntheticData, DatasetData, FileData, PlainText) = SyntheticData()
+    """What the model is trained and evaluated on."""
     tokenizer: one_of(Characters, Words, Bpe, PretrainedTokenizer) = Characters()
+    """How a text is split into tokens."""
     model: one_of(Recurrent, Transformer, DecoderOnly, Pretrained) = Recurrent()
+    """The architecture."""
     training: Training = Training()
     search: Search = Search()
 

@@ -56,6 +56,7 @@ class RotaryBase(Table):
     """Pairs of dimensions rotated by position times a geometric series of frequencies."""
 
     base: float = Field(default=10_000.0, gt=0)
+    """Base of the geometric series of frequencies."""
     scaling: Literal["none", "linear", "ntk", "yarn", "dynamic-ntk"] = "none"
     """How frequencies are scaled for a longer context: by a fixed factor or, with dynamic-ntk, by one that
     grows with the length at hand."""
@@ -115,7 +116,9 @@ class NoAttention(Table):
 class SingleHead(Table):
     kind: Literal["single-head"] = "single-head"
     score: Score = PlainScore()
+    """Score function of a query and a key."""
     normaliser: Normaliser = PlainNormaliser()
+    """What turns scores into weights."""
     kq_dim: int = Field(default=128, ge=1)
     """Common dimension of projected queries and keys."""
 
@@ -124,10 +127,13 @@ class MultiHeadBase(Table):
     """Settings common to all kinds of multi-head attention."""
 
     heads: int = Field(default=4, ge=1)
+    """Number of attention heads."""
     head_dim: int | None = Field(default=None, ge=1)
     """Dimension of one head; d_model / heads by default."""
     score: Score = PlainScore()
+    """Score function of a query and a key."""
     normaliser: Normaliser = PlainNormaliser()
+    """What turns scores into weights."""
     window: int | None = Field(default=None, ge=1)
     """Sliding-window self-attention: only keys at a distance below this; all keys by default."""
     dropout: float = Field(default=0.0, ge=0, lt=1)

@@ -23,7 +23,9 @@ from regard.config.table import Table, one_of
 
 class RecurrentEncoder(Table):
     layers: int = Field(default=1, ge=1)
+    """Number of layers of the encoder."""
     bidirectional: bool = True
+    """Read the source in both directions."""
     position: Position = NoPosition()
     """Position encoding added to the source embeddings."""
 
@@ -41,6 +43,7 @@ class RecurrentDecoder(Table):
     kind: Literal["parallel", "input-feeding", "tutorial"] = "parallel"
     """Where the context vector enters; see `regard.models.recurrent_decoder`."""
     layers: int = Field(default=1, ge=1)
+    """Number of layers of the decoder."""
 
 
 class Recurrent(Table):
@@ -48,16 +51,20 @@ class Recurrent(Table):
 
     kind: Literal["recurrent"] = "recurrent"
     cell: Literal["gru", "lstm", "rnn"] = "gru"
+    """The recurrent cell; rnn is the plain tanh cell."""
     embedding_dim: int = Field(default=128, ge=1)
+    """Size of the token embeddings."""
     embedding_std: float = Field(default=1.0, gt=0)
     """Standard deviation of the initial embeddings. Small embeddings barely change a cell's state at
     first, which helps without attention, where the state must hold the whole sentence."""
     hidden_dim: int = Field(default=128, ge=1)
     """Size of the hidden state, per direction."""
     dropout: float = Field(default=0.0, ge=0, lt=1)
+    """Dropout on embeddings, between layers and before the output projection."""
     encoder: RecurrentEncoder = RecurrentEncoder()
     decoder: RecurrentDecoder = RecurrentDecoder()
     attention: one_of(SingleHead, NoAttention) = SingleHead()
+    """Attention of the decoder to the source."""
     bridge: bool = True
     """The decoder starts from ReLU(W s + b), where s is the encoder's last state. Without a bridge it
     starts from s itself, each layer from the same layer of an encoder with one direction."""
@@ -93,6 +100,7 @@ class Recurrent(Table):
 
 class TransformerStack(Table):
     layers: int = Field(default=2, ge=1)
+    """Number of layers of this stack."""
 
 
 class AttentionMixer(Table):
@@ -115,21 +123,26 @@ class TransformerBase(Table):
     """Settings common to encoder-decoder and decoder-only Transformers."""
 
     d_model: int = Field(default=128, ge=1)
+    """Size of the token representations."""
     d_ff: int = Field(default=512, ge=1)
     """Inner dimension of the feed-forward network."""
     activation: Literal["relu", "gelu", "swiglu"] = "relu"
     """Of the feed-forward network; swiglu has three weight matrices instead of two."""
     norm: Literal["layer", "rms"] = "layer"
+    """LayerNorm, or RMSNorm, which does not centre."""
     norm_position: Literal["pre", "post"] = "pre"
     """Normalise the input of each sublayer (pre-norm), or the residual sum (post-norm, as in 2017)."""
     tie_embeddings: bool = True
     """Use the target embedding as the output projection."""
     dropout: float = Field(default=0.1, ge=0, lt=1)
+    """Dropout on embeddings and on the output of each sublayer."""
     decoder: TransformerStack = TransformerStack()
     mixer: one_of(AttentionMixer, StateSpaceMixer) = AttentionMixer()
     """Token mixer of each layer: self-attention or a state space."""
     attention: one_of(MultiHead, Latent) = MultiHead()
+    """Attention heads: separate, grouped or shared keys and values, or latent ones."""
     position: Position = Sinusoidal()
+    """Position encoding."""
 
     @property
     def head_dim(self) -> int:
@@ -247,11 +260,16 @@ class Lora(Table):
     usual_learning_rate: ClassVar[float] = 1e-3
     kind: Literal["lora"] = "lora"
     rank: int = Field(default=16, ge=1)
+    """Rank of the update B A."""
     alpha: float = Field(default=32.0, gt=0)
+    """Scale of the update: alpha / rank."""
     dropout: float = Field(default=0.0, ge=0, lt=1)
     """Dropout on the input of A."""
     target_modules: tuple[str, ...] = ()
     """Names of the linear layers to adapt, such as q_proj; all but the output projection by default."""
+    adapter_only: bool = False
+    """Save only A and B (`regard train --adapter-only`): a small run folder, but one that needs the
+    pretrained checkpoint to load. By default a run folder holds all weights."""
 
 
 class Pretrained(Table):

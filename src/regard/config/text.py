@@ -18,13 +18,17 @@ class SyntheticData(Data):
 
     kind: Literal["synthetic"] = "synthetic"
     name: Literal["case", "reverse", "copy"] = "case"
+    """The task: write a sentence in upper or lower case, reverse it, or copy it."""
     min_length: int = Field(default=4, ge=1)
-    """Minimum and maximum sentence length in characters."""
+    """Minimum sentence length in characters."""
     max_length: int = Field(default=32, ge=1)
+    """Maximum sentence length in characters."""
     train: int = Field(default=50_000, ge=1)
-    """Number of sentences in each split; splits are disjoint."""
+    """Number of training sentences; splits are disjoint."""
     val: int = Field(default=500, ge=1)
+    """Number of validation sentences."""
     test: int = Field(default=1_000, ge=1)
+    """Number of test sentences."""
     seed: int = 1
     """Seed of the generator, separate from the run's seed, so that several runs share one test set."""
 
@@ -43,9 +47,11 @@ class DatasetData(Data):
 
     kind: Literal["dataset"] = "dataset"
     name: ParallelCorpus = "multi30k"
+    """The corpus."""
     source: str = "de"
-    """Source and target language."""
+    """Source language."""
     target: str = "en"
+    """Target language."""
 
 
 class FileData(Data):
@@ -55,12 +61,15 @@ class FileData(Data):
     train: str | tuple[str, str]
     """One file, or a source file and a target file."""
     val: str | tuple[str, str]
+    """Validation files, like those of train."""
     test: str | tuple[str, str] | None = None
+    """Test files, like those of train."""
     fields: tuple[str, str] = ("source", "target")
     """Field names of source and target in JSON lines."""
     on_error: Literal["raise", "skip"] = "raise"
     """What to do with a line that is empty, invalid or too long."""
     max_characters: int = Field(default=2000, ge=1)
+    """Longer lines are errors (see on_error)."""
 
     @model_validator(mode="after")
     def _check_fields(self) -> "FileData":
@@ -77,7 +86,9 @@ class ExcludedSplits(Table):
     """Splits of a public corpus."""
 
     name: ParallelCorpus
+    """The corpus."""
     splits: tuple[Literal["train", "val", "test"], ...] = ("val", "test")
+    """Its splits whose sentences are removed."""
 
 
 class Noise(Table):
@@ -121,14 +132,18 @@ class PlainText(Data):
     train: str | tuple[str, ...] | None = None
     """Or your own files with one sentence per line, each plain or .gz."""
     val: str | tuple[str, ...] | None = None
+    """Validation files, like those of train."""
     test: str | tuple[str, ...] | None = None
+    """Test files, like those of train."""
     on_error: Literal["raise", "skip"] = "raise"
     """What to do with a line that is invalid or too long; empty lines are ignored."""
     max_characters: int = Field(default=2000, ge=1)
+    """Longer lines are errors (see on_error)."""
     exclude: tuple[ExcludedSplits, ...] = ()
     """Held-out splits whose sentences, in the languages above, are removed from the training text, ignoring
     case and punctuation."""
     noise: Noise | None = None
+    """Corrupt each sentence, and train a model that restores it; by default a language model is trained."""
 
     @property
     def languages(self) -> tuple[str, ...]:
@@ -186,6 +201,7 @@ class TrainedTokenizer(TokenizerConfig):
 class Characters(TrainedTokenizer):
     kind: Literal["characters"] = "characters"
     joint: bool = True
+    """One vocabulary for both sides, or one for each."""
     min_frequency: int = Field(default=1, ge=1)
     """Rarer characters of the training text become unknown."""
 
@@ -193,6 +209,7 @@ class Characters(TrainedTokenizer):
 class Words(TrainedTokenizer):
     kind: Literal["words"] = "words"
     joint: bool = False
+    """One vocabulary for both sides, or one for each."""
     min_frequency: int = Field(default=2, ge=1)
     """Rarer words of the training text become unknown."""
 
@@ -200,6 +217,7 @@ class Words(TrainedTokenizer):
 class Bpe(TrainedTokenizer):
     kind: Literal["bpe"] = "bpe"
     joint: bool = True
+    """One vocabulary for both sides, or one for each."""
     vocab_size: int = Field(default=8000, ge=300)
     """Vocabulary size; includes the 256 bytes, so no text is unknown."""
 
@@ -209,3 +227,4 @@ class PretrainedTokenizer(TokenizerConfig):
 
     kind: Literal["pretrained"] = "pretrained"
     joint: bool = True
+    """One vocabulary for both sides, or one for each."""

@@ -1,6 +1,6 @@
 """Attention diagrams: attention weights and tokens in, picture out. Knows nothing of models.
 
-    draw("cat.svg", attention, source, target)            # format by suffix: .png .svg .html
+    draw("cat.svg", attention, source, target)            # format by suffix: .png .svg .pdf .html
     save(heatmap(attention[0, 0], source, target), "cat.png")
 
 `heatmap` and `grid` return matplotlib figures, `render_html` a self-contained HTML document. In all

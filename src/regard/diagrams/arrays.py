@@ -8,8 +8,11 @@ from jaxtyping import Float
 
 from regard.errors import UserError
 
+Weights = Float[np.ndarray, "..."]
 # How far rounding in half precision may move a probability outside 0..1.
 TOLERANCE = 0.01
+# The ends that a colour scale of weights between 0 and 1 may have: few, so that pictures compare.
+SCALE_ENDS = (1.0, 0.5, 0.2, 0.1, 0.05, 0.02, 0.01)
 
 
 def validate_weights(
@@ -43,13 +46,23 @@ def validate_weights(
 
 
 def colour_limits(weights: Float[np.ndarray, "..."]) -> tuple[float, float]:
-    """The limits of the colour scale: (0, 1) if all weights lie between them.
+    """The limits of the colour scale. Of weights between 0 and 1, the end is 1, 0.5, 0.2, 0.1, ..: the
+    smallest that includes all of them, so that diffuse attention is visible too.
 
     Otherwise (0, max), or (-max |w|, max |w|) if some weights are negative.
     """
     low, high = float(weights.min()), float(weights.max())
     if low >= -TOLERANCE and high <= 1 + TOLERANCE:
-        return 0.0, 1.0
+        return 0.0, min(end for end in SCALE_ENDS if end >= min(high, 1.0))
     if low >= -TOLERANCE:
         return 0.0, high
     return -max(-low, high), max(-low, high)
+
+
+def describe_scale(limits: tuple[float, float]) -> str:
+    """What the colours show, and where the scale ends if not at 1."""
+    low, high = limits
+    if limits == (0, 1):
+        return "attention weight"
+    is_probability = low == 0 and high in SCALE_ENDS
+    return f"attention weight (scale {'ends at' if is_probability else 'to'} {high:.3g})"

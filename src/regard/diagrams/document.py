@@ -9,7 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from regard.diagrams.arrays import colour_limits, validate_weights
+from regard.diagrams.arrays import SCALE_ENDS, TOLERANCE
+from regard.diagrams.mechanisms import Mechanism, list_mechanisms, select_mechanism
 from regard.diagrams.themes import THEMES, Theme, style_variables
 from regard.diagrams.tokens import Label, format_tokens
 
@@ -17,34 +18,34 @@ DECIMALS = 4  # per weight: finer than a screen can show, and half the file size
 
 
 def render_html(
-    weights: Any,
+    attention: Any,
     source: Sequence[str],
     target: Sequence[str],
     *,
+    mechanism: str = "cross",
     title: str | None = None,
     layer: int | None = None,
     head: int | None = None,
 ) -> str:
-    """A self-contained HTML document with all of `weights` [layer head target source].
+    """A self-contained HTML document with all of `attention`.
 
-    It opens on the given layer and head (1-based; default: the first layer, the mean over heads)
-    and follows the browser's light or dark colour scheme.
+    `attention`: weights [layer head query key] by mechanism, or an array of cross-attention. The document
+    opens on the given mechanism, layer and head (1-based; default: the last layer, the mean over
+    heads), and follows the browser's light or dark colour scheme.
     """
-    array = validate_weights(weights, "layer head target source", source, target)
-    low, high = colour_limits(array)
+    mechanisms = list_mechanisms(attention, source, target)
+    chosen = select_mechanism(mechanisms, mechanism)
     data = {
-        "weights": np.round(array, DECIMALS).tolist(),
-        "source": [_token(label) for label in format_tokens(source, None)],
-        "target": [_token(label) for label in format_tokens(target, None)],
-        "low": low,
-        "high": high,
-        "layer": layer or 1,
+        "mechanisms": {name: _describe(one) for name, one in mechanisms.items()},
+        "mechanism": mechanism,
+        "layer": layer or chosen.weights.shape[0],
         "head": head or "mean",
-        "themes": {name: _colours(theme, low) for name, theme in THEMES.items()},
+        "ends": SCALE_ENDS,
+        "tolerance": TOLERANCE,
+        "themes": {name: _colours(theme) for name, theme in THEMES.items()},
     }
     parts = {
         "title": escape(title or "Attention"),
-        "scale": "attention weight" + ("" if (low, high) == (0, 1) else " (scaled to the data)"),
         "themes": style_variables(),
         "data": _script_safe(data),
     }
@@ -53,16 +54,24 @@ def render_html(
     return re.sub(r"\{\{(\w+)\}\}", lambda match: parts[match[1]], template)
 
 
+def _describe(mechanism: Mechanism) -> dict[str, object]:
+    return {
+        "label": mechanism.label,
+        "keyName": mechanism.key_name,
+        "queryName": mechanism.query_name,
+        "keys": [_token(label) for label in format_tokens(mechanism.keys, None)],
+        "queries": [_token(label) for label in format_tokens(mechanism.queries, None)],
+        "weights": np.round(mechanism.weights, DECIMALS).tolist(),
+    }
+
+
 def _token(label: Label) -> dict[str, object]:
     return {"text": label.text, "dimmed": label.dimmed}
 
 
-def _colours(theme: Theme, low: float) -> dict[str, object]:
-    return {
-        "colormap": theme.diverging if low < 0 else theme.sequential,
-        "accent": theme.accent,
-        "negative": theme.negative,
-    }
+def _colours(theme: Theme) -> dict[str, object]:
+    names = ("sequential", "diverging", "accent", "negative")
+    return {name: getattr(theme, name) for name in names}
 
 
 def _script_safe(data: object) -> str:

@@ -5,16 +5,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-from jaxtyping import Float
-
 from regard import files
 from regard.diagrams import themes
-from regard.diagrams.arrays import validate_weights
 from regard.diagrams.document import render_html
+from regard.diagrams.mechanisms import Mechanism, list_mechanisms, select_mechanism
 from regard.errors import UserError
 
-SUFFIXES = (".png", ".svg", ".html")
+SUFFIXES = (".png", ".svg", ".pdf", ".html")
 
 
 def draw(
@@ -23,30 +20,41 @@ def draw(
     source: Sequence[str],
     target: Sequence[str],
     *,
+    mechanism: str = "cross",
     layer: int | None = None,
     head: int | None = None,
     title: str | None = None,
     theme: str = "light",
 ) -> None:
-    """Write `attention` [layer head target source] to `path`: .png, .svg or .html.
+    """Write attention weights to `path`: .png, .svg, .pdf or .html.
 
-    `layer` and `head` are 1-based; None draws all. HTML always holds all of them, opens on the
-    given ones, and follows the browser's light or dark colour scheme instead of `theme`.
+    `attention`: those of a translation, by mechanism, or an array [layer head target source] of
+    cross-attention. `layer` and `head` are 1-based; None draws all. HTML always holds all mechanisms,
+    layers and heads, opens on the given ones, and follows the browser's light or dark colour scheme
+    instead of `theme`.
     """
+    suffix = check_suffix(path)
+    themes.get_theme(theme)
+    mechanisms = list_mechanisms(attention, source, target)
+    chosen = select_mechanism(mechanisms, mechanism)
+    layers = _select("layer", layer, chosen.weights.shape[0])
+    heads = _select("head", head, chosen.weights.shape[1])
+    if suffix == ".html":
+        options = {"mechanism": mechanism, "layer": layer, "head": head, "title": title}
+        files.write(Path(path), render_html(attention, source, target, **options))
+    else:
+        notes = [chosen.label] if len(mechanisms) > 1 else []
+        _draw_figure(path, chosen, layers, heads, title, notes, theme)
+
+
+def check_suffix(path: str | os.PathLike[str]) -> str:
+    """The suffix of a picture's file name; an error if it is none that `draw` writes."""
     suffix = Path(path).suffix.lower()
     if suffix not in SUFFIXES:
         raise UserError(
             f"cannot draw {str(path)!r}: expected a file name ending in {', '.join(SUFFIXES)}"
         )
-    themes.get_theme(theme)
-    weights = validate_weights(attention, "layer head target source", source, target)
-    layers = _select("layer", layer, weights.shape[0])
-    heads = _select("head", head, weights.shape[1])
-    if suffix == ".html":
-        text = render_html(weights, source, target, title=title, layer=layer, head=head)
-        files.write(Path(path), text)
-    else:
-        _draw_figure(path, weights, source, target, layers, heads, title, theme)
+    return suffix
 
 
 def _select(kind: str, number: int | None, count: int) -> list[int]:
@@ -61,12 +69,11 @@ def _select(kind: str, number: int | None, count: int) -> list[int]:
 
 def _draw_figure(
     path: str | os.PathLike[str],
-    weights: Float[np.ndarray, "layer head target source"],
-    source: Sequence[str],
-    target: Sequence[str],
+    mechanism: Mechanism,
     layers: list[int],
     heads: list[int],
     title: str | None,
+    notes: list[str],
     theme: str,
 ) -> None:
     # Imported here because HTML does not need matplotlib.
@@ -76,8 +83,21 @@ def _draw_figure(
     rows = [f"layer {number}" for number in layers]
     columns = [f"head {number}" for number in heads]
     if len(layers) == len(heads) == 1:
-        if title is None and weights.shape[:2] != (1, 1):
-            title = f"{rows[0]}, {columns[0]}"
+        if mechanism.weights.shape[:2] != (1, 1):
+            notes = [*notes, rows[0], columns[0]]
         rows, columns = [], []
-    selected = weights[layers[0] - 1 : layers[-1], heads[0] - 1 : heads[-1]]
-    save(draw_panels(selected, source, target, rows, columns, title=title, theme=theme), path)
+    selected = mechanism.weights[layers[0] - 1 : layers[-1], heads[0] - 1 : heads[-1]]
+    figure = draw_panels(
+        selected,
+        mechanism.keys,
+        mechanism.queries,
+        rows,
+        columns,
+        title=title,
+        note=", ".join(notes),
+        axes=(mechanism.key_name, mechanism.query_name),
+        theme=theme,
+        # The reader's program draws the text of an SVG, and may have the fonts that are missing here.
+        spell_missing=Path(path).suffix.lower() != ".svg",
+    )
+    save(figure, path)

@@ -14,7 +14,7 @@ from matplotlib.cm import ScalarMappable
 from matplotlib.colors import LinearSegmentedColormap, Normalize
 from matplotlib.figure import Figure
 
-from regard.diagrams.arrays import colour_limits, validate_weights
+from regard.diagrams.arrays import colour_limits, describe_scale, validate_weights
 from regard.diagrams.canvas import (
     GAP,
     HEADING,
@@ -26,7 +26,7 @@ from regard.diagrams.canvas import (
     style_text,
     text_height,
 )
-from regard.diagrams.fonts import LINE_HEIGHT
+from regard.diagrams.fonts import LINE_HEIGHT, missing_characters, spell, warn_of_missing
 from regard.diagrams.layout import POINTS_PER_INCH, Limits, TokenAxis, layout_axes, wrap_title
 from regard.diagrams.themes import Theme, get_theme
 from regard.diagrams.tokens import format_token, format_tokens
@@ -42,6 +42,7 @@ SINGLE = Limits(
 BAR, BAR_SPACE = 0.14, 0.82  # inches: width of the colour bar, and of its ticks and label
 MIN_BAR, MAX_BAR = 1.5, 3.6  # inches: height of the colour bar
 MIN_WIDTH = 3.4  # inches: of the figure
+AXES = ("source (keys)", "target (queries)")
 
 
 def heatmap(
@@ -50,11 +51,18 @@ def heatmap(
     target: Sequence[str],
     *,
     title: str | None = None,
+    note: str = "",
+    axes: tuple[str, str] = AXES,
     theme: str = "light",
 ) -> Figure:
-    """A heat map of `weights` [target source]: one row per target token, brighter is more weight."""
+    """A heat map of `weights` [target source]: one row per target token, brighter is more weight.
+
+    `axes`: the names of the horizontal and the vertical axis. `note`: a line below the title.
+    """
     array = validate_weights(weights, "target source", source, target)
-    return draw_panels(array[None, None], source, target, [], [], title=title, theme=theme)
+    return draw_panels(
+        array[None, None], source, target, [], [], title=title, note=note, axes=axes, theme=theme
+    )
 
 
 def grid(
@@ -63,16 +71,20 @@ def grid(
     target: Sequence[str],
     *,
     title: str | None = None,
+    note: str = "",
+    axes: tuple[str, str] = AXES,
     theme: str = "light",
 ) -> Figure:
     """Heat maps of `weights` [layer head target source]: one row per layer, one column per head."""
     array = validate_weights(weights, "layer head target source", source, target)
     depth, heads = array.shape[:2]
     if depth == heads == 1:
-        return heatmap(array[0, 0], source, target, title=title, theme=theme)
+        return heatmap(array[0, 0], source, target, title=title, note=note, axes=axes, theme=theme)
     rows = [f"layer {number}" for number in range(1, depth + 1)]
     columns = [f"head {number}" for number in range(1, heads + 1)]
-    return draw_panels(array, source, target, rows, columns, title=title, theme=theme)
+    return draw_panels(
+        array, source, target, rows, columns, title=title, note=note, axes=axes, theme=theme
+    )
 
 
 def draw_panels(
@@ -83,22 +95,38 @@ def draw_panels(
     columns: Sequence[str],
     *,
     title: str | None,
+    note: str,
+    axes: tuple[str, str],
     theme: str,
+    spell_missing: bool = True,
 ) -> Figure:
-    """Small multiples with row and column headings; tokens label the outer edges only."""
+    """Small multiples with row and column headings; tokens label the outer edges only.
+
+    `spell_missing`: write the code points of characters that no font has.
+    """
     colours = get_theme(theme)
     depth, heads = weights.shape[:2]
     limits = SINGLE if depth == heads == 1 else _grid_limits(*weights.shape)
+    if spell_missing:
+        missing = missing_characters([*source, *target, title or ""])
+        warn_of_missing(missing)
+        source, target = ([spell(token, missing) for token in side] for side in (source, target))
+        title = spell(title, missing) if title else title
     x_axis, y_axis = layout_axes(format_tokens(source), format_tokens(target), limits)
 
     heading = text_height(HEADING) + 1.5 * PAD
-    left = MARGIN + (heading if rows else 0) + y_axis.extent + PAD
+    axis_name = text_height(SMALL) + PAD
+    left = MARGIN + axis_name + (heading if rows else 0) + y_axis.extent + PAD
     inner_width = heads * x_axis.length + (heads - 1) * GAP
     inner_height = depth * y_axis.length + (depth - 1) * GAP
     width = max(MIN_WIDTH, left + inner_width + GAP + BAR + BAR_SPACE + MARGIN)
-    titles = wrap_title(format_token(title, None).text, TITLE, width - 2 * MARGIN) if title else []
-    above = len(titles) * text_height(TITLE) + (2 * PAD if titles else 0)
-    top = MARGIN + above + (heading if columns else 0) + x_axis.extent + PAD
+    titles = (
+        wrap_title(format_token(title, None).text, TITLE, width - 2 * MARGIN, 3) if title else []
+    )
+    notes = wrap_title(note, SMALL, width - 2 * MARGIN)
+    above = len(titles) * text_height(TITLE) + len(notes) * text_height(SMALL)
+    above += 2 * PAD if above else 0
+    top = MARGIN + above + axis_name + (heading if columns else 0) + x_axis.extent + PAD
     height = top + max(inner_height, MIN_BAR) + MARGIN
 
     figure = Figure(figsize=(width, height), dpi=100, facecolor=colours.background)
@@ -121,8 +149,16 @@ def draw_panels(
                 heading_y = top - PAD - x_axis.extent - PAD
                 canvas.add_heading(columns[head], x + x_axis.length / 2, heading_y)
             if rows and head == 0:
-                canvas.add_heading(rows[layer], MARGIN, y + y_axis.length / 2, vertical=True)
+                heading_x = MARGIN + axis_name
+                canvas.add_heading(rows[layer], heading_x, y + y_axis.length / 2, vertical=True)
     canvas.add_title(titles)
+    for number, line in enumerate(notes):
+        note_y = MARGIN + len(titles) * text_height(TITLE) + number * text_height(SMALL)
+        canvas.add_text(line, MARGIN, note_y, colours.dimmed, size=SMALL, va="top")
+    style: dict[str, Any] = {"colour": colours.dimmed, "size": SMALL}
+    canvas.add_text(axes[0], left + inner_width / 2, MARGIN + above, **style, ha="center", va="top")
+    middle = top + inner_height / 2
+    canvas.add_text(axes[1], MARGIN, middle, **style, rotation=90, ha="left", va="center")
     bar_height = min(MAX_BAR, max(MIN_BAR, inner_height))
     bar = canvas.add_axes(left + inner_width + GAP, top, BAR, bar_height)
     _draw_colour_bar(bar, mappable, colours)
@@ -215,10 +251,8 @@ def _draw_colour_bar(axis: Axes, mappable: ScalarMappable, colours: Theme) -> No
     ticks = [low, (low + high) / 2, high]
     bar = axis.figure.colorbar(mappable, cax=axis, ticks=ticks)
     bar.outline.set_visible(False)
-    is_default = (low, high) == (0, 1)
-    numbers = ["0", "0.5", "1"] if is_default else [f"{tick:.3g}" for tick in ticks]
-    axis.set_yticklabels([number.replace("-", "−") for number in numbers])
+    axis.set_yticklabels([f"{tick:.3g}".replace("-", "−") for tick in ticks])
     axis.tick_params(length=0, pad=4)
-    axis.set_ylabel("attention weight" if is_default else "attention weight\n(scaled to the data)")
+    axis.set_ylabel(describe_scale((low, high)).replace(" (", "\n("))
     for text in (*axis.get_yticklabels(), axis.yaxis.label):
         style_text(text, colours.text, SMALL)

@@ -26,13 +26,13 @@ dt { opacity: .6; } dd { margin: 0; }
 
 @dataclass(frozen=True)
 class Item:
-    """One translation in a gallery; `weights` [layer head target source]."""
+    """One translation in a gallery; `attention`: weights by mechanism, or of cross-attention."""
 
     text: str
     output: str
     source: Sequence[str]
     target: Sequence[str]
-    weights: Any
+    attention: Any
     reference: str | None = None
 
 
@@ -41,6 +41,7 @@ def write_gallery(
     items: Sequence[Item],
     *,
     title: str,
+    mechanism: str = "cross",
     layer: int | None = None,
     head: int | None = None,
     theme: str = "light",
@@ -49,23 +50,33 @@ def write_gallery(
     articles = []
     for number, item in enumerate(items, start=1):
         picture = f"{number:04}.png"
-        options = {"layer": layer, "head": head, "theme": theme}
-        draw(folder / picture, item.weights, item.source, item.target, **options)
+        options = {"layer": layer, "head": head, "theme": theme, "title": item.text}
+        tokens = (item.source, item.target)
+        draw(folder / picture, item.attention, *tokens, mechanism=mechanism, **options)
         texts = {"source": item.text, "output": item.output, "reference": item.reference}
         rows = "".join(
-            f"<dt>{name}</dt><dd>{html.escape(text)}</dd>" for name, text in texts.items() if text
+            # bdi isolates right-to-left text from the rest of the page.
+            f"<dt>{name}</dt><dd><bdi>{html.escape(text)}</bdi></dd>"
+            for name, text in texts.items()
+            if text
         )
-        alt = html.escape(f"attention weights: {item.text} to {item.output}", quote=True)
+        sides = f"{isolate(item.text)} to {isolate(item.output)}"
+        alt = html.escape(f"attention weights: {sides}", quote=True)
         picture_tag = f'<img src="{picture}" alt="{alt}" loading="lazy">'
         articles.append(f'<article id="{number}"><dl>{rows}</dl>{picture_tag}</article>')
     heading = html.escape(title)
     page = (
         f'<!doctype html><html lang="en"><meta charset="utf-8"><title>{heading}</title>'
         f'<meta name="viewport" content="width=device-width"><style>{STYLE}</style>'
-        f"<h1>{heading}</h1>" + "\n".join(articles) + "</html>\n"
+        f'<h1 dir="auto">{heading}</h1>' + "\n".join(articles) + "</html>\n"
     )
     files.write(folder / "index.html", page)
     return folder / "index.html"
+
+
+def isolate(text: str) -> str:
+    """The text between directional isolates, so that right-to-left text moves nothing around it."""
+    return f"\N{FIRST STRONG ISOLATE}{text}\N{POP DIRECTIONAL ISOLATE}"
 
 
 def pharaoh_alignment(weights: Any, source: Sequence[str], target: Sequence[str]) -> str:

@@ -134,6 +134,8 @@ class Model(nn.Module, ABC, Generic[MemoryT, StateT]):
 
     supports_cuda_graphs: bool = True
     """Can a training step be captured as a CUDA graph? The step must not synchronise with the host."""
+    saved_names: frozenset[str] | None = None
+    """The parameters that a run folder holds; None: all."""
 
     def __init__(self) -> None:
         super().__init__()

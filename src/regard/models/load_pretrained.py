@@ -15,6 +15,7 @@ from torch import Tensor
 
 from regard import config, files
 from regard.errors import UserError
+from regard.models import weights
 from regard.models.hub import auto_class, check_code, import_transformers, load_checkpoint, quiet
 from regard.models.pretrained import (
     SUPPRESSED_LOGIT,
@@ -43,6 +44,8 @@ class Architecture:
     """Factor on the features before the output projection."""
     suppressed_ids: list[int]
     """Ids of ours that the checkpoint has no token for, or never generates."""
+    base_checksum: str | None = None
+    """SHA-256 of the checkpoint's weights, if the run folder holds only an adapter of them."""
 
     def build(self) -> Pretrained:
         """The model, its weights not yet loaded."""
@@ -106,13 +109,47 @@ def load_pretrained(
         model.bias.data.copy_(original.final_logits_bias[0])
     model.logit_scale = parity.fit_scale(model)
     parity.check(model, table.name)
-    tune(model.hf_model, table.tune)
     architecture = replace(architecture, logit_scale=model.logit_scale)
+    if is_adapter_only(table):
+        base = weights.checksum(weights.state_tensors(model))
+        architecture = replace(architecture, base_checksum=base)
+    tune(model.hf_model, table.tune)
+    select_saved(model, table)
     return PretrainedCheckpoint(tokenizers, model, architecture)
+
+
+def is_adapter_only(table: config.Pretrained) -> bool:
+    return isinstance(table.tune, config.Lora) and table.tune.adapter_only
+
+
+def select_saved(model: Pretrained, table: config.Pretrained) -> None:
+    """Of an adapter-only run, save the trained parameters only."""
+    if is_adapter_only(table):
+        trained = (name for name, p in model.named_parameters() if p.requires_grad)
+        model.saved_names = frozenset(trained)
+
+
+def load_base(table: config.Pretrained, folder: Path) -> Pretrained:
+    """The model of an adapter-only run: the checkpoint's weights, the adapter's not yet loaded."""
+    saved = Architecture.load(folder)
+    try:
+        checkpoint = load_pretrained(table, config.PretrainedTokenizer())
+    except UserError as error:
+        raise UserError(
+            f"{folder} holds only an adapter of {table.name}, which cannot be loaded: {error}"
+        ) from None
+    if checkpoint.architecture.base_checksum != saved.base_checksum:
+        raise UserError(
+            f"{folder} holds only an adapter of {table.name}, whose weights have changed since: restore "
+            "the checkpoint that the adapter was trained on"
+        )
+    return checkpoint.model
 
 
 def rebuild(table: config.Pretrained, folder: Path) -> Pretrained:
     """The model of a run folder, its weights not yet loaded."""
+    if is_adapter_only(table):
+        return load_base(table, folder)
     model = Architecture.load(folder).build()
     tune(model.hf_model, table.tune)
     return model

@@ -7,6 +7,7 @@ A file may hold its matrices in int8, a quarter of the size, with a scale for ea
 `read` dequantizes them, so a model computes in float32 all the same (`models/int8.py` computes in int8).
 """
 
+import hashlib
 import json
 from pathlib import Path
 
@@ -27,6 +28,26 @@ SCALES = ".scales"  # "NAME.scales" belongs to the int8 matrix "NAME"
 def state_tensors(model: Model) -> dict[str, Tensor]:
     """Every parameter once, under its first name, even if two modules share it."""
     return {name: parameter.detach() for name, parameter in model.named_parameters()}
+
+
+def saved_tensors(model: Model) -> dict[str, Tensor]:
+    """What the model.safetensors of a run folder holds."""
+    names = model.saved_names
+    return {
+        name: tensor
+        for name, tensor in state_tensors(model).items()
+        if names is None or name in names
+    }
+
+
+def checksum(tensors: dict[str, Tensor]) -> str:
+    """SHA-256 of names and values."""
+    digest = hashlib.sha256()
+    for name, tensor in sorted(tensors.items()):
+        digest.update(name.encode())
+        values = tensor.detach().contiguous().cpu().flatten().view(torch.uint8)
+        digest.update(memoryview(values.numpy()))  # type: ignore[arg-type]
+    return digest.hexdigest()
 
 
 def save(
@@ -88,7 +109,7 @@ def read(path: Path) -> tuple[dict[str, Tensor], dict]:
 
 def load_tensors(model: Model, tensors: dict[str, Tensor], path: Path) -> None:
     """Copy the tensors, read from `path`, into the model's parameters."""
-    parameters = state_tensors(model)
+    parameters = saved_tensors(model)
     missing = [name for name in parameters if name not in tensors]
     unexpected = [name for name in tensors if name not in parameters]
     mismatched = [

@@ -1,5 +1,9 @@
-"""The state that an exact resume needs, in one file that is replaced atomically."""
+"""The state that an exact resume needs, in one file that is replaced atomically.
 
+It is dropped once a run is finished, unless training.keep_last asks to keep it.
+"""
+
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -67,6 +71,13 @@ def restore(folder: Path, train_step: TrainStep) -> Progress:
     train_step.loss_steps = loss_steps
     train_step.sync_compute_model()
     return progress
+
+
+def drop(folder: Path) -> None:
+    """Delete the state: a finished run is used without it."""
+    (folder / FILE).unlink(missing_ok=True)
+    with suppress(OSError):  # it has other files, which are not ours
+        (folder / FILE).parent.rmdir()
 
 
 def collect_tensors(train_step: TrainStep) -> dict[str, Tensor]:

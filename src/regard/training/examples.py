@@ -17,10 +17,11 @@ def draw_examples(translator: Translator, data: Corpus, folder: Path) -> None:
         return
     sources = (source for source, _ in data["val"] if can_encode(translator, source))
     texts = list(islice(sources, EXAMPLES))
-    for number, output in enumerate(translator.translate(texts), start=1):
+    outputs = zip(texts, translator.translate(texts), strict=True)
+    for number, (text, output) in enumerate(outputs, start=1):
         if "cross" in output.attention:
             path = folder / f"{number}.png"
-            draw(path, output.attention["cross"], output.source, output.target)
+            draw(path, output.attention, output.source, output.target, title=text)
 
 
 def can_encode(translator: Translator, text: str) -> bool:

@@ -20,6 +20,12 @@ def check_folder(config: Config, folder: Path, resume: bool) -> None:
     """Raise an error unless a run can start in this folder or, with `resume`, continue there."""
     if resume and (folder / "config.toml").is_file():
         changed = changed_settings(read_config(folder), config)
+        if changed and is_finished(folder):
+            raise UserError(
+                f"{folder} is finished, with other settings ({', '.join(changed)}): it is not continued. "
+                "Start a new run from its weights: "
+                f"regard train {folder / 'config.toml'} --init {folder} --run NEW --set KEY=VALUE"
+            )
         if changed:
             raise UserError(
                 f"{folder} was trained with other settings ({', '.join(changed)}): a resumed run "
@@ -32,6 +38,16 @@ def check_folder(config: Config, folder: Path, resume: bool) -> None:
         raise UserError(f"{folder} already exists: {advice}choose another --run")
 
 
+def is_finished(folder: Path) -> bool:
+    """Whether the run in this folder is complete: its card is written last."""
+    return (folder / "card.json").is_file()
+
+
+def has_checkpoint(folder: Path) -> bool:
+    """Whether the folder has anything to continue from, or a finished run."""
+    return (folder / checkpoint.FILE).is_file() or is_finished(folder)
+
+
 @contextmanager
 def empty_on_error(folder: Path) -> Iterator[None]:
     """Empty a folder that was empty before if an error or Ctrl-C comes before the first checkpoint.
@@ -42,7 +58,7 @@ def empty_on_error(folder: Path) -> Iterator[None]:
     try:
         yield
     except (UserError, KeyboardInterrupt):
-        if was_empty and not (folder / checkpoint.FILE).is_file():
+        if was_empty and not has_checkpoint(folder):
             for path in files.list_files(folder):
                 shutil.rmtree(path) if path.is_dir() else path.unlink()
         raise

@@ -76,6 +76,7 @@ class TrainingLoop:
         progress = self.progress
         self.batches = self.sampler.epoch(progress.epoch)
         self.start_clock()
+        self.display.update(self.fraction_done, f"step {progress.step}")
         if self.settings.tensorboard:
             self.tensorboard = open_tensorboard(self.folder, progress.step)
         with catch_signals() as signals:
@@ -140,7 +141,7 @@ class TrainingLoop:
             self.display.print(f"early stopping: no improvement in {count} validations")
         if is_best:
             record = {"step": progress.step, "loss": likelihood.loss}
-            best = weights.state_tensors(self.train_step.ema_model)
+            best = weights.saved_tensors(self.train_step.ema_model)
             weights.save(self.folder / "model.safetensors", best, record)
         checkpoint.save(self.folder, progress, self.train_step)
         self.start_clock()
@@ -219,11 +220,13 @@ class TrainingLoop:
         tokens_per_second: float,
         is_best: bool,
     ) -> None:
+        self.display.update(self.fraction_done, f"step {self.progress.step}")
         suffix = ("" if bleu is None else f"  BLEU {bleu:.2f}") + ("  best" if is_best else "")
+        left = "" if self.progress.finished else self.display.time_left
         self.display.print(
             f"step {self.progress.step:>6}  epoch {self.epochs_done:5.2f}  "
             f"train {train_loss:.4f}  val {likelihood.loss:.4f}  perplexity {likelihood.perplexity:.3f}  "
-            f"{tokens_per_second:,.0f} tokens/s{suffix}"
+            f"{tokens_per_second:,.0f} tokens/s{suffix}{f'  {left}' if left else ''}"
         )
 
     def log(self, **event: Any) -> None:

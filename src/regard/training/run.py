@@ -25,10 +25,12 @@ from regard.training.folder import (
     check_folder,
     check_same_data,
     empty_on_error,
+    is_finished,
     read_start_event,
 )
 from regard.training.loop import TrainingLoop
 from regard.training.step import TrainStep
+from regard.training.summary import describe_model, describe_schedule
 from regard.training.warm_start import SourceCheckpoint
 from regard.translator import Translator, load, read_config
 
@@ -43,6 +45,8 @@ def train(
 ) -> dict[str, Any]:
     """Train in `folder` and return the result card. Resuming a finished run changes nothing.
 
+    A run is finished in this order: best weights, card, examples; only then is its checkpoint dropped.
+
     `config`: None to resume with that of the folder. `jobs`: how many runs share the device, for the
     card.
     """
@@ -50,6 +54,9 @@ def train(
     with files.lock(folder):
         check_folder(config, folder, resume)
         resume, display = (folder / checkpoint.FILE).is_file(), Display(console)
+        if is_finished(folder) and not resume:
+            display.print(f"{folder} is finished: there is nothing to continue")
+            return files.read_json(folder / "card.json")
         with (
             empty_on_error(folder),
             report_out_of_memory(config.training.batch_tokens),
@@ -85,6 +92,8 @@ def train_in_folder(
     card = build_card(config, model, progress, data, start)
     write_card(folder, card)
     draw_examples(load(folder, device), data, folder / "examples")
+    if not config.training.keep_last:
+        checkpoint.drop(folder)
     return card
 
 
@@ -183,12 +192,13 @@ def build_loop(
     """Encode the data and build the training loop."""
     _, train = encode_split(data, "train", tokenizers, display)
     val_pairs, val = encode_split(data, "val", tokenizers, display)
-    display.print(summarise(config, tokenizers, model, len(train), device))
+    display.print(describe_model(config, tokenizers, model, len(train)))
     settings, is_cuda = config.training, device.startswith("cuda")
     limits = (settings.batch_tokens, settings.batch_sentences)
     shapes = settings.bucket_shapes if is_cuda else None
     is_random = settings.batching == "random"
     batches = BatchSampler(train, *limits, config.seed, shapes, is_random)
+    display.print(describe_schedule(settings, batches, len(val), device, folder))
     dtype = select_dtype(settings.precision, device)
     cuda_graphs = is_cuda and can_capture_graphs(settings, model)
     dataset = DeviceDataset(train, device)
@@ -206,19 +216,6 @@ def can_capture_graphs(settings: Training, model: Model) -> bool:
     """Can training steps on a GPU be CUDA graphs? There is one for each shape of a batch."""
     has_few_shapes = settings.batching == "bucketed"
     return settings.cuda_graphs and model.supports_cuda_graphs and has_few_shapes
-
-
-def summarise(
-    config: Config, tokenizers: TokenizerPair, model: Model, count: int, device: str
-) -> str:
-    """One line: amount of data, vocabulary sizes, parameters, device."""
-    noun = "sentences" if config.is_language_model else "pairs"
-    is_partial = model.trainable_count < model.parameter_count
-    trainable = f" ({model.trainable_count:,} trainable)" if is_partial else ""
-    return (
-        f"{count:,} {noun}, vocabulary {tokenizers.source.vocab_size:,} and "
-        f"{tokenizers.target.vocab_size:,}, {model.parameter_count:,} parameters{trainable}, {device}"
-    )
 
 
 def start_log(

@@ -1,0 +1,37 @@
+"""What `regard train` says before the first step: data, model, length of the run, device and folder."""
+
+import math
+from pathlib import Path
+
+from regard.config import Config, Training
+from regard.models import Model
+from regard.text.batch import BatchSampler
+from regard.text.tokenizer import TokenizerPair
+
+
+def describe_model(config: Config, tokenizers: TokenizerPair, model: Model, count: int) -> str:
+    """One line: the training data, the vocabulary and the parameters."""
+    noun = "sentences" if config.is_language_model else "pairs"
+    source, target = tokenizers.source.vocab_size, tokenizers.target.vocab_size
+    vocabulary = f"{source:,}" if tokenizers.joint else f"{source:,} and {target:,}"
+    is_partial = model.trainable_count < model.parameter_count
+    trainable = f" ({model.trainable_count:,} trainable)" if is_partial else ""
+    return (
+        f"{count:,} training {noun}, vocabulary {vocabulary}, "
+        f"{config.model.kind} model with {model.parameter_count:,} parameters{trainable}"
+    )
+
+
+def describe_schedule(
+    settings: Training, sampler: BatchSampler, val_count: int, device: str, folder: Path
+) -> str:
+    """One line: steps and epochs, validations, early stopping, the device and the run folder."""
+    per_epoch = math.ceil(len(sampler.epoch(0)) / settings.accumulation_steps)
+    steps = max(math.ceil(settings.epochs * per_epoch), settings.min_steps)
+    length = f"about {steps:,} steps ({steps / per_epoch:.3g} epochs)"
+    patience = settings.patience
+    stop = f", at most: stops after {patience} without improvement" if patience else ""
+    return (
+        f"{length} on {device}, validated on {val_count:,} every {settings.validate_every:,}{stop}; "
+        f"the run goes to {folder}"
+    )
