@@ -1,4 +1,4 @@
-"""`regard export --to hub`: the folder translates bit by bit as the run does, and its card invents nothing."""
+"""`regard export --to hub`: the folder translates bit by bit as the run does; its card invents nothing."""
 
 import json
 import re

@@ -77,7 +77,9 @@ def test_a_file_with_another_checksum_is_refused(file, message, hub):
 
 
 def test_a_missing_repository_is_a_user_error(hub):
-    with pytest.raises(UserError, match=r'has no public model "me/de-eng" with the revision "main"'):
+    with pytest.raises(
+        UserError, match=r'has no public model "me/de-eng" with the revision "main"'
+    ):
         find_run("hf:me/de-eng")
     with pytest.raises(UserError, match=r'revision "v9"'):
         find_run("hf:me/de-en@v9")
@@ -85,9 +87,7 @@ def test_a_missing_repository_is_a_user_error(hub):
 
 def test_a_repository_of_something_else_is_not_downloaded(hub):
     hub.files = {"models/me/bert": {"model.safetensors": b"large"}}
-    with pytest.raises(
-        UserError, match=r'hf:me/bert is not a model of regard.*name = "me/bert"'
-    ):
+    with pytest.raises(UserError, match=r'hf:me/bert is not a model of regard.*name = "me/bert"'):
         find_run("hf:me/bert")
     assert hub.requests == ["api/models/me/bert/revision/main"]
 
@@ -98,7 +98,9 @@ def test_an_endpoint_that_is_not_a_hub_is_a_user_error(hub, monkeypatch):
         find_run("hf:me/de-en")
 
 
-@pytest.mark.parametrize("name", ["hf:", "hf:me", "hf:me/a/b", "hf:../a", "hf:me/..", "hf:a/b@../c"])
+@pytest.mark.parametrize(
+    "name", ["hf:", "hf:me", "hf:me/a/b", "hf:../a", "hf:me/..", "hf:a/b@../c"]
+)
 def test_a_name_that_is_none_is_a_user_error(name):
     with pytest.raises(UserError, match=r"write hf:user/name or hf:user/name@revision"):
         find_run(name)

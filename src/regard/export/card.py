@@ -42,7 +42,11 @@ def front_matter(settings: config.Config, name: str, scores: Scores | None) -> s
     if scores is not None:
         result = {
             "task": {"type": task},
-            "dataset": {"name": describe_data(settings.data), "type": "regard", "split": scores.split},
+            "dataset": {
+                "name": describe_data(settings.data),
+                "type": "regard",
+                "split": scores.split,
+            },
             "metrics": [{"type": "bleu", "value": round(scores.bleu, 2), "name": "BLEU"}],
         }
         lines["model-index"] = [{"name": name, "results": [result]}]
@@ -96,9 +100,16 @@ def quality(scores: Scores | None, no_scores: str, card: dict[str, Any]) -> str:
     if scores is None:
         lines.append(f"BLEU is not known: {no_scores.rstrip('.')}.")
     else:
-        low_high = "unknown" if scores.interval is None else "{:.1f} to {:.1f}".format(*scores.interval)
+        low_high = (
+            "unknown" if scores.interval is None else "{:.1f} to {:.1f}".format(*scores.interval)
+        )
         columns = ("split", "sentences", "beam", "BLEU", "95 % interval", "chrF", "exact match")
-        figures = (f"{scores.bleu:.2f}", low_high, f"{scores.chrf:.2f}", f"{scores.exact_match:.1%}")
+        figures = (
+            f"{scores.bleu:.2f}",
+            low_high,
+            f"{scores.chrf:.2f}",
+            f"{scores.exact_match:.1%}",
+        )
         row = (scores.split, f"{scores.sentences:,}", str(scores.beam), *figures)
         lines.append(format_table(columns, [row]))
         lines.append(f"BLEU: `{scores.signature}`, cased, on detokenised text; {scores.source}.")
@@ -134,7 +145,9 @@ def data_terms(data: Any) -> str:
         lines.append(f"{name}: {dataset.description}. Terms of the data: {dataset.licence}.")
         lines.append("Whoever uses or shares these weights has to observe them.")
     else:
-        lines.append("The training data is the author's own files. Add their terms here before you share it.")
+        lines.append(
+            "The training data is the author's own files. Add their terms here before you share it."
+        )
     return "\n\n".join(lines)
 
 

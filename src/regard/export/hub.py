@@ -62,7 +62,9 @@ def copy_run(folder: Path, out: Path) -> None:
 def write_llama_weights(path: Path, out: Path, config: Config) -> None:
     """Rewrite a file of weights in Hugging Face's layout."""
     tensors, record = weights.read(path)
-    tensors = llama.from_hugging_face(tensors, record, config.model)  # an exported run, exported again
+    tensors = llama.from_hugging_face(
+        tensors, record, config.model
+    )  # an exported run, exported again
     tensors = llama.to_hugging_face(tensors, config.model)
     contiguous = {name: tensor.contiguous() for name, tensor in tensors.items()}
     metadata = {"format": "pt", "regard": json.dumps(record | llama.LAYOUT)}

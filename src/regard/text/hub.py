@@ -129,7 +129,7 @@ class Listing:
 
 @dataclass(frozen=True)
 class Blob:
-    """A file's checksum: of a large file its sha256, of a small one git's, SHA-1("blob SIZE\\0" + content)."""
+    """A file's checksum: of a large file its sha256, of a small one git's SHA-1 of header and content."""
 
     sha256: str | None
     git_sha1: str
