@@ -677,7 +677,8 @@ def test_an_incomplete_model_raises_an_error(checkpoint, tmp_path):
 
 def test_a_model_without_parity_raises_an_error(tmp_path, checkpoint, monkeypatch):
     """M2M100's positions start at the id of its padding token, which our vocabulary order changes."""
-    monkeypatch.setattr("regard.models.load_pretrained.shift_positions", lambda *_: None)
+    module = sys.modules["regard.models.load_pretrained"]  # the package has a function of that name
+    monkeypatch.setattr(module, "shift_positions", lambda *_: None)
     tokenizer = AutoTokenizer.from_pretrained(checkpoint("bart"))
     ids = {f"{n}_token_id": getattr(tokenizer, f"{n}_token_id") for n in ("pad", "bos", "eos")}
     sizes = {"encoder_layers": 1, "decoder_layers": 1, "d_model": 14, "init_std": 0.5}
