@@ -71,6 +71,8 @@ def serve() -> Iterator[Hub]:
         hub.commits = {"main": COMMIT, "v1": COMMIT, COMMIT: COMMIT}
         thread = threading.Thread(target=hub.serve_forever, kwargs={"poll_interval": 0.01})
         thread.start()
-        yield hub
-        hub.shutdown()
-        thread.join()
+        try:
+            yield hub
+        finally:
+            hub.shutdown()
+            thread.join()

@@ -7,6 +7,7 @@ from typing import Any
 from regard import config, files
 from regard.export.scores import Scores
 from regard.text.datasets import DATASETS
+from regard.text.hub import is_hub_name
 from regard.translator import Translator
 
 
@@ -131,6 +132,8 @@ def describe_data(data: Any) -> str:
         return f"generated sentences ({data.name})"
     if isinstance(data, config.PlainText) and data.name is not None:
         return f"{data.name}, {', '.join(data.languages)}"
+    if isinstance(data, config.HubData) and is_hub_name(data.name):
+        return f"{data.name}, {' to '.join(data.fields)}"
     return "own files"
 
 
@@ -144,6 +147,8 @@ def data_terms(data: Any) -> str:
         dataset = DATASETS[name]
         lines.append(f"{name}: {dataset.description}. Terms of the data: {dataset.licence}.")
         lines.append("Whoever uses or shares these weights has to observe them.")
+    elif isinstance(data, config.HubData) and is_hub_name(data.name):
+        lines.append(f"{data.name} on the Hugging Face hub: its page there states its terms.")
     else:
         lines.append(
             "The training data is the author's own files. Add their terms here before you share it."
