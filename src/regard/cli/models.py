@@ -190,7 +190,9 @@ def translate(
 
 def is_language_model(run: Path) -> bool:
     """Whether the run is a language model, which needs no source text."""
-    config = run / "config.toml"
+    from regard.text.hub import find_run
+
+    config = find_run(run) / "config.toml"
     return (
         config.is_file()
         and presets.validate(presets.read_file(config), str(config)).is_language_model
