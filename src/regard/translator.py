@@ -14,9 +14,10 @@ from regard import models, presets, shipped
 from regard.config import Config
 from regard.devices import resolve_device
 from regard.errors import NotFiniteError, UserError, join_names, suggest
-from regard.models import Memory, Model, build, weights
+from regard.models import Memory, Model, build, llama, weights
 from regard.models.batching import batch_rows
 from regard.search import Hypothesis, beam, greedy, sample
+from regard.text import hub
 from regard.text.batch import EncodedPairs, pad
 from regard.text.tokenizer import BOS, TokenizerPair
 
@@ -270,8 +271,10 @@ def crop_padding(mechanism: str, weights: Tensor, lengths: dict[str, int]) -> Te
 def load(run: str | Path, device: str | torch.device = "cpu", *, int8: bool = False) -> Translator:
     """The translator of a run folder or of a shipped model, `regard.load("de-en")`, with its best weights,
     packed for fast CPU inference or in int8.
+
+    `hf:user/name` or `hf:user/name@revision` is a run on the Hugging Face hub, downloaded once.
     """
-    folder = shipped.find_run(run)
+    folder = hub.find_run(run)
     config = read_config(folder)
     if not (folder / "tokenizer.json").is_file() or not (folder / "model.safetensors").is_file():
         raise UserError(
@@ -282,7 +285,8 @@ def load(run: str | Path, device: str | torch.device = "cpu", *, int8: bool = Fa
     sizes = (tokenizers.source.vocab_size, tokenizers.target.vocab_size)
     model = build(config.model, *sizes, tokenizers.joint, folder)
     path = folder / "model.safetensors"
-    weights.load_tensors(model, weights.read(path)[0], path)
+    tensors, record = weights.read(path)
+    weights.load_tensors(model, llama.from_hugging_face(tensors, record, config.model), path)
     model = model.to(resolve_device(str(device)))
     return Translator(
         config, tokenizers, models.quantize_int8(model) if int8 else models.pack_weights(model)
@@ -290,8 +294,8 @@ def load(run: str | Path, device: str | torch.device = "cpu", *, int8: bool = Fa
 
 
 def read_config(run: str | Path) -> Config:
-    """The resolved config of a run folder or a shipped model."""
-    folder = shipped.find_run(run)
+    """The resolved config of a run folder, a shipped model, or a run on the Hugging Face hub."""
+    folder = hub.find_run(run)
     if not folder.is_dir():
         raise UserError(
             f"there is no run folder {run}: train one with `regard train case`, or use a shipped model "

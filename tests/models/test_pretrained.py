@@ -675,8 +675,10 @@ def test_an_incomplete_model_raises_an_error(checkpoint, tmp_path):
     )
 
 
-def test_a_model_without_parity_raises_an_error(tmp_path, checkpoint):
+def test_a_model_without_parity_raises_an_error(tmp_path, checkpoint, monkeypatch):
     """M2M100's positions start at the id of its padding token, which our vocabulary order changes."""
+    module = sys.modules["regard.models.load_pretrained"]  # the package has a function of that name
+    monkeypatch.setattr(module, "shift_positions", lambda *_: None)
     tokenizer = AutoTokenizer.from_pretrained(checkpoint("bart"))
     ids = {f"{n}_token_id": getattr(tokenizer, f"{n}_token_id") for n in ("pad", "bos", "eos")}
     sizes = {"encoder_layers": 1, "decoder_layers": 1, "d_model": 14, "init_std": 0.5}
@@ -767,3 +769,9 @@ def test_a_tokenizer_without_eos_or_fast_version_raises_an_error(checkpoint):
         hub.check_tokenizer("mine", tokenizer)
     with pytest.raises(UserError, match=r"no fast version \(tokenizer\.json\)"):
         hub.check_tokenizer("mine", object())
+
+
+@pytest.mark.parametrize("shape", ["t5", "gpt2"])
+def test_languages_of_a_checkpoint_without_codes_are_a_user_error(shape, load):
+    with pytest.raises(UserError, match=r"model.target_language is for multilingual checkpoints"):
+        load(shape, target_language="de")

@@ -29,7 +29,7 @@ from regard.cli.common import (
 from regard.config import Config
 from regard.devices import resolve_device
 from regard.errors import UserError
-from regard.shipped import find_run
+from regard.text.hub import find_run
 
 
 @app.command()

@@ -63,6 +63,7 @@ from regard.config.text import (
     DatasetData,
     ExcludedSplits,
     FileData,
+    HubData,
     Noise,
     PlainText,
     PretrainedTokenizer,
@@ -87,6 +88,7 @@ __all__ = [
     "FileData",
     "Frozen",
     "Full",
+    "HubData",
     "Interleaved",
     "Latent",
     "LearnedPosition",
@@ -207,7 +209,7 @@ class Config(Table):
     init: str | None = Field(default=None, min_length=1)
     """Warm start: the folder of the run whose weights to start from. In a comparison, also a preset or
     a .toml file, which is then trained first."""
-    data: one_of(SyntheticData, DatasetData, FileData, PlainText) = SyntheticData()
+    data: one_of(SyntheticData, DatasetData, FileData, PlainText, HubData) = SyntheticData()
     """What the model is trained and evaluated on."""
     tokenizer: one_of(Characters, Words, Bpe, PretrainedTokenizer) = Characters()
     """How a text is split into tokens."""

@@ -82,6 +82,20 @@ class FileData(Data):
         return self
 
 
+class HubData(Data):
+    """A Hugging Face dataset; Parquet and Arrow files need the extra `hf`."""
+
+    kind: Literal["hf"] = "hf"
+    name: str = Field(min_length=1)
+    """A folder, or hf:user/name or hf:user/name@revision, which is downloaded."""
+    subset: str = ""
+    """The folder of one of several configurations, such as de-en; all files by default."""
+    fields: tuple[str, str] = ("source", "target")
+    """Columns of source and target; `translation.de` is the key de in the column translation."""
+    max_characters: int = Field(default=2000, ge=1)
+    """Pairs with a longer side are skipped, as are those with an empty one."""
+
+
 class ExcludedSplits(Table):
     """Splits of a public corpus."""
 

@@ -25,10 +25,11 @@ Inner = Float[Tensor, "batch length d_ff"]
 SourceHeads = Float[Tensor, "batch kv_heads source _"]
 CrossWeights = Float[Tensor, "batch heads query source"] | None
 
+RMS_EPS = 1e-6
 # (x - mean) / deviation * g + b, and x / root mean square * g (Zhang and Sennrich, 2019)
 NORMS: dict[str, Callable[[int], nn.Module]] = {
     "layer": nn.LayerNorm,
-    "rms": partial(nn.RMSNorm, eps=1e-6),
+    "rms": partial(nn.RMSNorm, eps=RMS_EPS),
 }
 
 

@@ -5,7 +5,8 @@ compares the logits of the model with those of the checkpoint.
 """
 
 import json
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ from regard import config, files
 from regard.errors import UserError
 from regard.models import weights
 from regard.models.hub import auto_class, check_code, import_transformers, load_checkpoint, quiet
+from regard.models.languages import check_none_given, find_template
 from regard.models.pretrained import (
     SUPPRESSED_LOGIT,
     Pretrained,
@@ -44,6 +46,10 @@ class Architecture:
     """Factor on the features before the output projection."""
     suppressed_ids: list[int]
     """Ids of ours that the checkpoint has no token for, or never generates."""
+    prompt_ids: list[int] = field(default_factory=list)
+    """What the decoder reads before BOS (multilingual checkpoints)."""
+    pad_shift: int = 0
+    """The checkpoint's padding id - ours: where positions are counted from it, tables are shifted."""
     base_checksum: str | None = None
     """SHA-256 of the checkpoint's weights, if the run folder holds only an adapter of them."""
 
@@ -53,9 +59,11 @@ class Architecture:
         hf_config = config_from_dict(self.hf_config)
         with quiet():
             hf_model = auto_class(hf_config).from_config(hf_config, trust_remote_code=False).float()
-        is_pair = hf_config.is_encoder_decoder
-        model_class = PretrainedEncoderDecoder if is_pair else PretrainedDecoder
-        return model_class(hf_model, self.logit_scale, self.suppressed_ids)
+        shift_positions(hf_model, self.pad_shift)
+        if hf_config.is_encoder_decoder:
+            options = (self.logit_scale, self.suppressed_ids, self.prompt_ids)
+            return PretrainedEncoderDecoder(hf_model, *options)
+        return PretrainedDecoder(hf_model, self.logit_scale, self.suppressed_ids)
 
     def save(self, folder: Path) -> None:
         files.write(folder / FILE, json.dumps(asdict(self), indent=1, ensure_ascii=False))
@@ -96,13 +104,18 @@ def load_pretrained(
 ) -> PretrainedCheckpoint:
     """The model that a [model] table names, with its weights and its tokenizers."""
     original, hf_tokenizer = load_checkpoint(table.name)
-    tokenizers, bos_row = convert_tokenizer(original, hf_tokenizer, table, text)
-    tokenizers = replace(tokenizers, max_tokens=max_text_length(original.config, text))
+    tokenizers, bos_row, prompt_rows = convert_tokenizer(original, hf_tokenizer, table, text)
+    max_tokens = max_text_length(original.config, text, len(prompt_rows))
+    tokenizers = replace(tokenizers, max_tokens=max_tokens)
     order = tokenizers.target.row_order(bos_row)  # type: ignore[attr-defined]
-    parity = ParityCheck(original, order)
+    prompt_ids = [len(order) - 1 - order[::-1].index(row) for row in prompt_rows]
+    parity = ParityCheck(original, order, prompt_rows)
+    pad_shift = (original.config.pad_token_id or 0) - PAD
     permute_vocabulary(original, order)
     suppressed_ids = [PAD, BOS, *([UNK] if order[UNK] == order[EOS] else [])]
-    architecture = Architecture(portable_config(original.config), 1.0, suppressed_ids)
+    architecture = Architecture(
+        portable_config(original.config), 1.0, suppressed_ids, prompt_ids, pad_shift
+    )
     model = architecture.build().eval()
     model.hf_model.load_state_dict(original.state_dict())
     if model.bias is not None:
@@ -155,10 +168,32 @@ def rebuild(table: config.Pretrained, folder: Path) -> Pretrained:
     return model
 
 
+def shift_positions(hf_model: Any, shift: int) -> None:
+    """Keep the position of each token where it is counted from the padding id, which is another one here.
+
+    M2M-100 and NLLB look the n-th token up in row padding id + n of a table of sinusoids.
+    """
+    if not shift or hf_model.config.model_type not in ("m2m_100", "nllb-moe"):
+        return
+    for module in hf_model.modules():
+        if hasattr(module, "make_weights"):
+            build_table = module.get_embedding
+
+            def shifted(
+                rows: int, dim: int, padding_id: int, build_table: Any = build_table
+            ) -> Tensor:
+                table = build_table(rows + shift, dim, None)[shift:]
+                table[padding_id] = 0
+                return table
+
+            module.get_embedding = shifted
+            module.make_weights(len(module.weights), module.embedding_dim, module.padding_idx)
+
+
 def convert_tokenizer(
     original: Any, hf_tokenizer: Any, table: config.Pretrained, text: config.PretrainedTokenizer
-) -> tuple[TokenizerPair, int]:
-    """The tokenizers of both sides, and the embedding row that the checkpoint reads as BOS of a target."""
+) -> tuple[TokenizerPair, int, tuple[int, ...]]:
+    """The tokenizers of both sides; the embedding rows that the checkpoint reads as BOS, and before it."""
     rows = original.get_input_embeddings().weight.shape[0]
     eos, unk = hf_tokenizer.eos_token_id, hf_tokenizer.unk_token_id
     if eos >= rows:
@@ -175,23 +210,29 @@ def convert_tokenizer(
         unk if has_unk else None,
         text.lowercase,
     )
+    if original.config.is_encoder_decoder:
+        parts = find_template(original, hf_tokenizer, table)
+        source = make_tokenizer(parts.head, table.prefix, parts.tail)
+        target = make_tokenizer(parts.target_head)
+        pair = TokenizerPair(source, target, text.max_tokens, source_eos=not parts.tail)
+        return pair, parts.bos_row, parts.prompt_rows
+    check_none_given(table.name, {"source": table.source_language, "target": table.target_language})
     added = hf_tokenizer("").input_ids
     head = [backend.id_to_token(i) for i in (added[:-1] if added[-1:] == [eos] else added)]
-    if original.config.is_encoder_decoder:
-        bos = original.config.decoder_start_token_id
-        sides = make_tokenizer(head, table.prefix), make_tokenizer(head)
-        return TokenizerPair(*sides, text.max_tokens), eos if bos is None else bos
     # A space at the end of the separator belongs to the first word of the target.
     separator = table.separator.rstrip(" ") or table.separator
     space = table.separator.removeprefix(separator)
     *tail, last = make_tokenizer().tokenize_plain(separator)
     sides = make_tokenizer(head, table.prefix, tail), make_tokenizer((), space)
-    return TokenizerPair(*sides, text.max_tokens), backend.token_to_id(last)
+    return TokenizerPair(*sides, text.max_tokens), backend.token_to_id(last), ()
 
 
-def max_text_length(hf_config: Any, text: config.PretrainedTokenizer) -> int:
+def max_text_length(
+    hf_config: Any, text: config.PretrainedTokenizer, prompt_length: int = 0
+) -> int:
     """The limit on a text's tokens: tokenizer.max_tokens, or if that is unset, what the context allows."""
     context = getattr(hf_config.get_text_config(), "max_position_embeddings", None)
+    context = None if context is None else context - prompt_length
     texts, formula = 1, "tokenizer.max_tokens + 1"
     if not hf_config.is_encoder_decoder:
         texts, formula = 2, "2 (tokenizer.max_tokens + 1), for source and target"
@@ -241,16 +282,20 @@ class ParityCheck:
     LENGTHS = ((7, 5), (4, 3))  # of source and target
 
     @torch.no_grad()
-    def __init__(self, original: Any, order: list[int]) -> None:
-        ids = torch.linspace(len(SPECIAL_TOKENS), len(order) - 1, 24).long().tolist()
-        rows = torch.tensor(order)
+    def __init__(self, original: Any, order: list[int], prompt_rows: Sequence[int] = ()) -> None:
+        # No padding: some checkpoints count positions without it.
+        padding = original.config.pad_token_id
+        plain = [i for i in range(len(SPECIAL_TOKENS), len(order)) if order[i] != padding]
+        ids = [plain[int(i)] for i in torch.linspace(0, len(plain) - 1, 24)]
+        rows, prompt = torch.tensor(order), torch.tensor([prompt_rows], dtype=torch.long)
         self.examples = []
         for source_length, target_length in self.LENGTHS:
             source = torch.tensor([[*ids[:source_length], EOS]])
             target = torch.tensor([[BOS, *ids[-target_length:]]])
             if original.config.is_encoder_decoder:
-                out = original(input_ids=rows[source], decoder_input_ids=rows[target])
-                expected = out.logits
+                target_rows = torch.cat([prompt, rows[target]], dim=1)
+                out = original(input_ids=rows[source], decoder_input_ids=target_rows)
+                expected = out.logits[:, len(prompt_rows) :]
             else:
                 sequence = torch.cat([source[:, :-1], target], dim=1)
                 expected = original(input_ids=rows[sequence]).logits[:, source_length:]

@@ -7,7 +7,7 @@ Their vocabulary is in our order (see `load_pretrained`), so ids need no convers
 """
 
 import inspect
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from typing import Any, Generic
@@ -228,17 +228,34 @@ class PretrainedEncoderDecoderState(CachedState):
 
 
 class PretrainedEncoderDecoder(Pretrained[Memory, PretrainedEncoderDecoderState]):
-    """Source in the encoder, target in the decoder, joined by cross-attention."""
+    """Source in the encoder, target in the decoder, joined by cross-attention.
 
-    def __init__(self, hf_model: Any, logit_scale: float, suppressed_ids: Iterable[int]) -> None:
+    What is computed for the decoder's prompt, if it has one, is dropped: the self-attention weights of a
+    target token then sum to less than one, as it may attend to the prompt, too.
+    """
+
+    prompt: Tensor
+
+    def __init__(
+        self,
+        hf_model: Any,
+        logit_scale: float,
+        suppressed_ids: Iterable[int],
+        prompt_ids: Sequence[int] = (),
+    ) -> None:
+        """`prompt_ids`: what the decoder reads before BOS."""
         super().__init__(hf_model, logit_scale, suppressed_ids)
+        prompt = torch.tensor(prompt_ids, dtype=torch.long)
+        self.register_buffer("prompt", prompt, persistent=False)
         self.encoder_layers = find_attention_layers(hf_model.get_encoder())
         self.decoder_layers = find_attention_layers(
             hf_model.get_decoder()
         )  # self, cross, self, ...
 
     def max_target_length(self, source_length: int) -> int | None:
-        return 0 if self.context is not None and source_length > self.context else self.context
+        if self.context is None:
+            return None
+        return 0 if source_length > self.context else self.context - len(self.prompt)
 
     def init_state(self, memory: Memory) -> PretrainedEncoderDecoderState:
         return PretrainedEncoderDecoderState((), 1, (), memory.states, memory.mask)
@@ -249,22 +266,32 @@ class PretrainedEncoderDecoder(Pretrained[Memory, PretrainedEncoderDecoderState]
         from transformers import EncoderDecoderCache
 
         cache = EncoderDecoderCache(to_hf_cache(state.caches), to_hf_cache(state.cross_caches))
-        features, _ = self._decode(tokens[:, None], state.states, state.mask, cache, False)
+        next_tokens = tokens[:, None] if state.caches else self._prepend_prompt(tokens[:, None])
+        features, _ = self._decode(next_tokens, state.states, state.mask, cache, False)
         caches = from_hf_cache(cache.self_attention_cache)
         cross_caches = from_hf_cache(cache.cross_attention_cache)
         state = replace(state, caches=caches, cross_caches=cross_caches)
-        return self.project(features[:, 0]), state
+        return self.project(features[:, -1]), state
 
     def features(self, memory: Memory, target: Target) -> Features:
-        return self._decode(target, memory.states, memory.mask, None, need_weights=False)[0]
+        tokens = self._prepend_prompt(target)
+        features, _ = self._decode(tokens, memory.states, memory.mask, None, need_weights=False)
+        return features[:, len(self.prompt) :]
+
+    def _prepend_prompt(self, target: Target) -> Int[Tensor, "batch longer"]:
+        return torch.cat([self.prompt.expand(len(target), -1), target], dim=1)
 
     def _attention_weights(
         self, source: Source, mask: SourceMask, target: Target
     ) -> dict[str, AttentionWeights]:
         memory, encoder = self._encode(source, mask, need_weights=True)
-        _, decoder = self._decode(target, memory.states, mask, None, need_weights=True)
-        weights = {"cross": decoder[1::2], "encoder": encoder, "decoder": decoder[::2]}
-        return {name: torch.stack(layers, dim=1) for name, layers in weights.items()}
+        tokens, skipped = self._prepend_prompt(target), len(self.prompt)
+        _, decoder = self._decode(tokens, memory.states, mask, None, need_weights=True)
+        return {
+            "cross": torch.stack(decoder[1::2], dim=1)[..., skipped:, :],
+            "encoder": torch.stack(encoder, dim=1),
+            "decoder": torch.stack(decoder[::2], dim=1)[..., skipped:, skipped:],
+        }
 
     def attention_layers(self) -> dict[str, list[AttentionLayer]]:
         decoder: Any = self.decoder_layers

@@ -7,7 +7,7 @@ from typing import Any
 
 from regard import config
 from regard.errors import UserError, join_names, suggest
-from regard.text import datasets, pairs
+from regard.text import datasets, hf, pairs
 from regard.text.noise import corrupt_pairs
 from regard.text.pairs import SPLITS, Counts, Pairs
 from regard.text.tasks import TASKS, generate_splits
@@ -84,6 +84,9 @@ def load_full(data: config.Data) -> Corpus:
         return Corpus(datasets.load(data.name, data.source, data.target))
     if isinstance(data, config.FileData):
         return load_files(data, lambda paths: read_pair_files(paths, data))
+    if isinstance(data, config.HubData):
+        splits, messages = hf.load(data)
+        return Corpus(splits, messages=tuple(messages))
     if isinstance(data, config.PlainText):
         return exclude_sentences(load_plain_text(data), data)
     assert isinstance(data, config.SyntheticData)

@@ -31,12 +31,20 @@ TRANSIENT = {408, 429, 500, 502, 503, 504}
 USER_AGENT = "Mozilla/5.0 (compatible; regard)"
 
 
+class DownloadError(UserError):
+    """A download that failed: `reason`, and the `status` of the server's answer, if there was one."""
+
+    def __init__(self, message: str, reason: str, status: int | None):
+        super().__init__(message)
+        self.reason, self.status = reason, status
+
+
 class _NetworkError(Exception):
     """A failed request; `retry` says whether another attempt may succeed."""
 
-    def __init__(self, message: str, *, retry: bool = False):
+    def __init__(self, message: str, *, retry: bool = False, status: int | None = None):
         super().__init__(message)
-        self.retry = retry
+        self.retry, self.status = retry, status
 
 
 class _Part:
@@ -171,9 +179,11 @@ def _receive_with_retries(
                 continue
             if not keep or not part.size:
                 part.remove()
-            raise UserError(
+            raise DownloadError(
                 f"{url} could not be downloaded: {failure}. Check the network and try again, or "
-                f'download it yourself and save it in {path.parent} as "{path.name}".'
+                f'download it yourself and save it in {path.parent} as "{path.name}".',
+                str(failure),
+                failure.status,
             ) from None
 
 
@@ -223,7 +233,7 @@ def _open(request: Request, part: _Part, timeout: float) -> http.client.HTTPResp
             part.clear()
             raise _NetworkError("the earlier part does not match the file", retry=True) from None
         answer = f"the server answered {error.code} {error.reason}"
-        raise _NetworkError(answer, retry=error.code in TRANSIENT) from None
+        raise _NetworkError(answer, retry=error.code in TRANSIENT, status=error.code) from None
     except (OSError, http.client.HTTPException, ValueError) as error:
         cause = error.reason if isinstance(error, URLError) else error
         if isinstance(cause, TimeoutError):

@@ -10,7 +10,7 @@ from typing import Any
 
 from tokenizers import Tokenizer as Backend
 
-from regard.text.vocabulary import SPECIAL_TOKENS, Tokenizer
+from regard.text.vocabulary import EOS, SPECIAL_TOKENS, Tokenizer
 
 SPACES = ("Ġ", "▁")  # the first character of a piece that follows a space
 
@@ -40,6 +40,7 @@ class PretrainedTokenizer(Tokenizer):
         pieces = [names.get(row, f"<unused {row}>") for row in self.other_rows]
         super().__init__(pieces, (), lowercase, strict=False)
         self.head, self.prefix, self.tail = tuple(head), prefix, tuple(tail)
+        self.eos_piece = names.get(eos_row)
         added = self.backend.get_added_tokens_decoder().items()
         self.special = {token.content for row, token in added if token.special and row != unk_row}
 
@@ -47,6 +48,13 @@ class PretrainedTokenizer(Tokenizer):
         """The checkpoint's row of each of our ids; `bos_row` is the one it reads as BOS."""
         unk_row = self.eos_row if self.unk_row is None else self.unk_row
         return [self.eos_row, bos_row, self.eos_row, unk_row, *self.other_rows]
+
+    def encode(self, text: str) -> list[int]:
+        """Ids of a text. Only its tail may contain EOS, where a language code follows (mBART)."""
+        ids = super().encode(text)
+        for index, piece in enumerate(self.tail, start=len(ids) - len(self.tail)):
+            ids[index] = EOS if piece == self.eos_piece else ids[index]
+        return ids
 
     def tokenize(self, text: str) -> list[str]:
         return [*self.head, *self.tokenize_plain(self.prefix + text), *self.tail]
