@@ -29,7 +29,7 @@ class ExactMatch(Metric):
     def _compute_segment_statistics(self, hypothesis: str, ref_kwargs: dict) -> list[int]:
         return [int(hypothesis in ref_kwargs["references"]), 1]
 
-    def _compute_score_from_stats(self, stats: Sequence[float]) -> Score:
+    def _compute_score_from_stats(self, stats: Any) -> Score:
         matches, sentences = stats
         return Score("exact match", float(matches) / float(sentences))
 

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
 from regard import files
@@ -60,7 +61,7 @@ def make_table(columns: tuple[str, ...], rows: list[list[str]]) -> Table:
     for name in columns:
         table.add_column(name, justify="right" if name else "left")
     for row in rows:
-        table.add_row(*row)
+        table.add_row(*map(escape, row))
     return table
 
 

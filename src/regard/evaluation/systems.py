@@ -7,7 +7,6 @@ from typing import Any
 from regard.errors import UserError
 from regard.evaluation.evaluate import evaluate, evaluate_outputs, source_lengths
 from regard.evaluation.metrics import METRICS, References, to_streams
-from regard.statistics import paired_bootstrap
 from regard.text.references import ReferenceSet
 from regard.translator import Translator
 
@@ -54,6 +53,8 @@ def compare_systems(
     For each metric: `difference` (system minus baseline), its two-sided `p`, and the half-widths of the 95 %
     confidence intervals of both scores.
     """
+    from regard.statistics import paired_bootstrap
+
     streams = to_streams(references)
     for name, outputs in systems.items():
         if len(outputs) != len(streams[0]):
