@@ -61,8 +61,9 @@ def read_references(
         )
     if not references and not suffix:
         raise UserError(
-            f"{source} holds only sources: give a second file with the references, line by line, or one file "
-            f"with both that ends in {join_names(SUFFIXES)}"
+            f"{source} holds only sources: give a second file with the references, line by line "
+            "(evaluate --reference, score --target), or one file with both that ends in "
+            f"{join_names(SUFFIXES)}"
         )
     if suffix:
         rows = read_table(source, suffix, fields)
