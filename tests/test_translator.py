@@ -225,3 +225,19 @@ def test_an_incomplete_run_folder_raises_an_error_that_names_what_is_missing(tmp
     path.unlink()
     with pytest.raises(UserError, match="contains no trained model yet"):
         regard.load(tmp_path)
+
+
+SCORE_MISTAKES = {
+    "a text": ("a b", r"score takes pairs, .source, translation., both strings: pair 1 is 'a'"),
+    "texts": (["a b", "c"], "pair 1 is 'a b'"),
+    "three": ([("a", "b"), ("a", "b", "c")], r"pair 2 is \('a', 'b', 'c'\)"),
+    "no string": ([("a", None)], "pair 1 is"),
+    "no source": ([("a", "b"), (" ", "b")], "text 2 is empty"),
+}
+
+
+@pytest.mark.parametrize("mistake", SCORE_MISTAKES)
+def test_score_takes_pairs(mistake) -> None:
+    pairs, message = SCORE_MISTAKES[mistake]
+    with pytest.raises(UserError, match=message):
+        build_translator("gru").score(pairs)

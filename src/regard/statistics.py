@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any, cast
 
+from sacrebleu.metrics.base import Metric
 from sacrebleu.metrics.bleu import BLEU
 from sacrebleu.significance import PairedTest
 
@@ -96,22 +97,53 @@ def paired_bootstrap_p(
     system: Sequence[Sequence[str]],
     references: Sequence[str],
     samples: int = 1000,
+    metric: Metric | None = None,
 ) -> float | None:
-    """The p-value of sacreBLEU's paired bootstrap test (lowercased BLEU): the maximum over pairs of runs.
+    """The p-value of the paired bootstrap test (lowercased BLEU by default): the maximum over pairs of runs.
 
     Runs are paired in order. The maximum makes a difference significant only if it is significant in
     every pair.
     """
-    p_values = []
-    for baseline_outputs, system_outputs in zip(baseline, system, strict=True):
-        test = PairedTest(
-            [("baseline", list(baseline_outputs)), ("system", list(system_outputs))],
-            {"BLEU": BLEU(lowercase=True)},
-            [list(references)],
-            test_type="bs",
-            n_samples=samples,
-        )
-        first, second = cast(list[Any], test()[1]["BLEU"])
-        # sacreBLEU reports a significant p for equal scores: no resample has a difference above zero.
-        p_values.append(1.0 if first.score == second.score else float(second.p_value))
+    metric = metric or BLEU(lowercase=True)
+    p_values = [
+        paired_bootstrap(metric, *outputs, [list(references)], samples).p
+        for outputs in zip(baseline, system, strict=True)
+    ]
     return max(p_values, default=None)
+
+
+@dataclass(frozen=True)
+class PairedResult:
+    """A paired bootstrap test (Koehn, 2004): system minus baseline, two-sided p."""
+
+    difference: float
+    p: float
+    interval: float
+    """Half-width of the 95 % confidence interval of the system's score."""
+    baseline_interval: float
+    """The same of the baseline's."""
+
+
+def paired_bootstrap(
+    metric: Metric,
+    baseline: Sequence[str],
+    system: Sequence[str],
+    references: Sequence[Sequence[str | None]],
+    samples: int = 1000,
+) -> PairedResult:
+    """The paired bootstrap test over the sentences of a test set, by a metric of sacreBLEU.
+
+    `references`: the first reference of every sentence, then the second, ..., as sacreBLEU takes them.
+    """
+    test = PairedTest(
+        [("baseline", list(baseline)), ("system", list(system))],
+        {"metric": metric},
+        cast(Any, references),
+        test_type="bs",
+        n_samples=samples,
+    )
+    _, scores = test()
+    first, second = cast(list[Any], next(v for k, v in scores.items() if k != "System"))
+    # sacreBLEU reports a significant p for equal scores: no resample has a difference above zero.
+    p = 1.0 if first.score == second.score else float(second.p_value)
+    return PairedResult(second.score - first.score, p, float(second.ci), float(first.ci))

@@ -1,6 +1,7 @@
 """The whole path in one file: text -> ids -> memory -> search -> text, with attention weights."""
 
-from collections.abc import Sequence
+import math
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import islice
 from pathlib import Path
@@ -16,10 +17,10 @@ from regard.devices import resolve_device
 from regard.errors import NotFiniteError, UserError, join_names, suggest
 from regard.models import Memory, Model, build, llama, weights
 from regard.models.batching import batch_rows
-from regard.search import Hypothesis, beam, greedy, sample
+from regard.search import Hypothesis, ScoredPair, beam, greedy, sample, token_log_probs
 from regard.text import hub
 from regard.text.batch import EncodedPairs, pad
-from regard.text.tokenizer import BOS, TokenizerPair
+from regard.text.tokenizer import BOS, EOS, TokenizerPair
 
 Attention = dict[str, Float[Tensor, "layer head query key"]]
 
@@ -138,6 +139,55 @@ class Translator:
         )
         ranked = [list(islice(translations, len(best))) for best in nbest_lists]
         return [replace(best[0], alternatives=best[1:]) for best in ranked]
+
+    def score(
+        self,
+        pairs: Iterable[tuple[str, str]],
+        *,
+        attention: bool = False,
+        batch_tokens: int | None = None,
+    ) -> list[ScoredPair]:
+        """Score given (source, translation) pairs: the log-probability of each token, EOS included.
+
+        The scores of a test set sum to minus its loss in `evaluate`; an output of `translate` has its own
+        `score`. A language model takes ("", text).
+        """
+        encoded = self.encode_pairs(pairs)
+        log_probs = token_log_probs(self.model, encoded, batch_tokens)
+        if not all(math.isfinite(value) for values in log_probs for value in values):
+            raise NotFiniteError
+        targets = [[*encoded.target[row], EOS] for row in range(len(encoded))]
+        all_weights: Sequence[Attention | None] = [None] * len(encoded)
+        if attention:
+            outputs = [(row, Hypothesis(ids, 0.0, 0.0)) for row, ids in enumerate(targets)]
+            all_weights = self.attention_weights(encoded, outputs, batch_tokens)
+        return [
+            ScoredPair(
+                self.tokenizers.source.ids_to_tokens(encoded.source[row]),
+                self.tokenizers.target.ids_to_tokens(ids),
+                log_probs[row],
+                all_weights[row],
+            )
+            for row, ids in enumerate(targets)
+        ]
+
+    def encode_pairs(self, pairs: Iterable[tuple[str, str]]) -> EncodedPairs:
+        """The token ids of pairs that this model can read."""
+        numbered = enumerate(pairs, start=1)
+        encoded = EncodedPairs.from_pairs(
+            (self.validate_pair(pair, number) for number, pair in numbered), self.tokenizers
+        )
+        self.check_lengths(encoded)
+        return encoded
+
+    def validate_pair(self, pair: tuple[str, str], number: int) -> tuple[str, str]:
+        """The pair, if it is one and this model can read its source."""
+        is_pair = isinstance(pair, tuple | list) and len(pair) == 2
+        if not is_pair or not all(isinstance(text, str) for text in pair):
+            raise UserError(
+                f"score takes pairs, (source, translation), both strings: pair {number} is {pair!r:.80}"
+            )
+        return self.validate_text(pair[0], number), pair[1]
 
     def validate_text(self, text: str, number: int) -> str:
         """The text, if this model can read it."""

@@ -99,4 +99,4 @@ def test_the_lines(monkeypatch, tmp_path):
     assert math.isclose(bits[0].values[0][0], 2.125)
     results[0]["runs"][0]["bits_per_character"] = None  # a reference has an unknown word
     arguments = draw_and_capture(monkeypatch, varied, results, tmp_path)
-    assert list(arguments["panels"]) == ["BLEU lower"]
+    assert list(arguments["panels"]) == ["BLEU (lowercased)"]

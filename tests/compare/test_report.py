@@ -10,15 +10,18 @@ from pathlib import Path
 
 import pytest
 
-from regard.compare import Run, write_report
-from regard.compare.columns import COLUMNS, DEFAULT_COLUMNS, TRAINING_TIME_COLUMNS, select_columns
+from regard.compare import Run, plan, write_report
+from regard.compare.columns import COLUMNS, TRAINING_TIME_COLUMNS, default_columns, select_columns
 from regard.compare.curves import read_curve
+from regard.compare.report import select_headline
 from regard.compare.tables import format_rows, to_csv, to_latex
 from regard.errors import UserError
 from regard.statistics import Summary, paired_bootstrap_p, welch_p
 from regard.text import corpus
 
 FILES = {"results.json", "table.md", "table.csv", "table.tex", "curves.png", "outputs.md"}
+
+DEFAULT_COLUMNS = default_columns("bleu_lower")
 
 
 @pytest.fixture(scope="module")
@@ -218,6 +221,29 @@ def test_the_seed_level_test_compares_the_bleu_of_the_runs(finished_runs, tmp_pa
     one_seed = [run for run in runs if run.seed == 1 or run.system == runs[0].system]
     table = write_report(one_seed, "test", "x", [], tmp_path / "out", columns=columns)
     assert cells(table)[2][-1] == ""
+
+
+def test_a_comparison_of_synthetic_tasks_is_about_exact_match(finished_runs, tmp_path, monkeypatch):
+    runs = copy_runs(finished_runs, tmp_path)
+    values = [0.5, 0.7, 0.25, 0.25]
+    for run, value in zip(runs, values, strict=True):
+        edit_record(run, lambda record, value=value: record["results"][0].update(exact_match=value))
+    monkeypatch.setattr("regard.compare.report.select_headline", lambda systems: "exact_match")
+    table = write_report(runs, "test", "x", [], tmp_path / "out")
+    headings, first, second = cells(table)
+    assert headings[1:7] == ["exact match", "std", "variance", "95 % CI", "p", "p (Welch)"]
+    assert first[1:4] == ["60.00%", "14.14", "200.000"]  # in percentage points
+    assert second[6] == f"{welch_p(values[:2], values[2:]):.2g}"
+    assert 0 < float(second[5]) <= 1
+    assert "in percentage points" in table
+    assert "paired bootstrap test against cell gru by exact match" in table
+
+
+def test_the_data_decides_what_a_comparison_is_about(finished_runs):
+    runs = plan(["case", "multi30k-gru"], [], [], [1], Path("runs"))
+    synthetic, text = ({run.system.label: [run]} for run in runs)
+    assert select_headline(synthetic) == "exact_match"
+    assert select_headline(text) == select_headline(synthetic | text) == "bleu_lower"
 
 
 def test_a_figure_that_a_run_does_not_have_is_an_empty_cell(finished_runs, tmp_path):

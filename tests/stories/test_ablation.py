@@ -32,7 +32,7 @@ def test_report_with_a_figure(regard, run: Path, tmp_path: Path, kind, suffix) -
     assert result.code == 0, result.err
     assert "baseline" in result.out
     assert "nats per token" in result.out
-    assert "BLEU lower" in result.out
+    assert "BLEU (lowercased)" in result.out
     assert result.out.splitlines()[-1] == str(picture)
     assert picture.read_bytes().startswith(SIGNATURES[suffix])
 

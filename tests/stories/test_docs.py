@@ -93,12 +93,14 @@ def write_data(folder: Path) -> None:
     sentences = [f"number {n} is {'small' if n < 50 else 'large'}" for n in range(80)]
     for name in ("train.de", "train.en", "train.txt"):
         (folder / name).write_text("\n".join(sentences), "utf-8")
-    for name in ("val.de", "val.en", "val.txt", "test.de", "test.en", "input.txt"):
+    for name in ("val.de", "val.en", "val.txt", "test.de", "test.en", "input.txt", "other.txt"):
         (folder / name).write_text("\n".join(sentences[::20]), "utf-8")
     archive = folder / "data" / "tatoeba" / "deu-eng.zip"
     archive.parent.mkdir(parents=True)
     with zipfile.ZipFile(archive, "w") as file:
         file.writestr("deu.txt", "\n".join(f"Number {n}.\tNummer {n}." for n in range(600)))
+    rows = [f"{sentence}\t{sentence}\n" for sentence in sentences[::20]]
+    (folder / "pairs.tsv").write_text("".join(rows), "utf-8")
     for dataset in (DATASETS["multi30k"], DATASETS["multi30k-captions"]):
         (folder / "data" / dataset.folder).mkdir(parents=True)
         for name in dataset.files:

@@ -301,7 +301,7 @@ def test_compare(regard, tmp_path, checksums):
     assert "up to 2 runs shared" in regard(*arguments, "--columns", "training_seconds").out
     assert (result.code, result.err) == (0, "")
     assert "1 runs, 1 already finished, 1 at a time" in result.out
-    assert "| system | BLEU lower | cache bytes/token | sentences/s |" in result.out
+    assert "| system | BLEU (lowercased) | cache bytes/token | sentences/s |" in result.out
     assert re.search(r"\| [\d,]+ \| [\d,]*[1-9][\d,]* \|\n\n1 seed; test split, greedy", result.out)
     assert "# Outputs side by side" in (tmp_path / "out" / "outputs.md").read_text("utf-8")
     assert checksums(tmp_path / "out" / "runs") == before

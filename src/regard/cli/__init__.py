@@ -10,7 +10,7 @@ import typer
 
 import regard
 
-from regard.cli import models, pictures, inspect, experiments, labs, benchmarks, export  # noqa: F401  # isort: skip (as --help lists)
+from regard.cli import models, evaluation, pictures, inspect, experiments, labs, benchmarks, export  # noqa: F401  # isort: skip (as --help lists)
 from regard.cli.common import app, err
 from regard.errors import RegardWarning, UserError
 

@@ -77,11 +77,11 @@ def compare(
         raise UserError(f"--jobs must be 1 or more: got {jobs}")
 
     from regard.compare import Stopped, plan, sweep, write_report
-    from regard.compare.columns import DEFAULT_COLUMNS, select_columns
+    from regard.compare.columns import select_columns
     from regard.compare.speed import measure_speed
     from regard.compare.sweep import is_finished, is_trained, prerequisites
 
-    selected = select_columns(columns) if columns else DEFAULT_COLUMNS
+    selected = select_columns(columns) if columns else None
     runs = plan(names, vary or [], settings or [], counts, runs_folder or out_folder / "runs")
     if dry_run:
         for run in prerequisites(runs):
@@ -96,7 +96,9 @@ def compare(
     except Stopped as stopped:
         err.print("stopped: the same command continues where it was")
         raise typer.Exit(128 + stopped.signal_number) from None
-    speeds = measure_speed(runs, split, resolve_device(device)) if "speed" in selected else {}
+    speeds = (
+        measure_speed(runs, split, resolve_device(device)) if "speed" in (selected or ()) else {}
+    )
     typer.echo(
         write_report(
             runs,

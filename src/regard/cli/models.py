@@ -1,11 +1,11 @@
-"""`regard train`, `translate` and `evaluate`."""
+"""`regard train` and `translate`."""
 
 import json
 import shlex
 import signal
 import sys
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 import typer
 
@@ -14,15 +14,12 @@ from regard.cli.common import (
     AsJson,
     Device,
     Int8,
-    Overwrite,
     Run,
     Settings,
     app,
-    check_new,
     err,
     load_translator,
     out,
-    parse_integers,
     print_json,
     read_lines,
 )
@@ -229,102 +226,3 @@ def to_dict(output: Any) -> dict[str, Any]:
     names = ("text", "source", "target", "score", "normalised")
     record = {name: getattr(output, name) for name in names}
     return record | {"alternatives": [to_dict(other) for other in output.alternatives]}
-
-
-@app.command()
-def evaluate(
-    run: Run,
-    split: Annotated[str, typer.Option(help="The split to evaluate on.")] = "test",
-    beam: Annotated[str, typer.Option(help="Beam widths, as in 1,5,10.")] = "1",
-    outputs: Annotated[
-        Path | None,
-        typer.Option(help="Write source, reference and outputs to this file, one line each (TSV)."),
-    ] = None,
-    first: Annotated[
-        int | None,
-        typer.Option(help="Evaluate only this many sentences, the first.", show_default=False),
-    ] = None,
-    ablate: Annotated[
-        Literal["heads", "attention"] | None,
-        typer.Option(
-            help="Also evaluate ablations. heads: each head ablated, one at a time. "
-            "attention: uniform weights in each layer; the most-attended source token masked.",
-            show_default=False,
-        ),
-    ] = None,
-    bleu: Annotated[
-        bool,
-        typer.Option("--bleu", help="With --ablate heads: BLEU too (one search per head)."),
-    ] = False,
-    plot: Annotated[
-        Path | None,
-        typer.Option(
-            help="With --ablate: plot it to this .png, .svg or .pdf file.", show_default=False
-        ),
-    ] = None,
-    theme: Annotated[
-        Literal["light", "dark"], typer.Option(help="With --plot: light or dark.")
-    ] = "light",
-    overwrite: Overwrite = False,
-    as_json: AsJson = False,
-    device: Device = "auto",
-    int8: Int8 = False,
-) -> None:
-    """Evaluate a trained model on a split of its data."""
-    widths = parse_integers(beam, "--beam")
-    if first is not None and first < 1:
-        raise UserError(f"--first is 1 or more, not {first}")
-    if not ablate and (plot or bleu):
-        needs = "--ablate heads or --ablate attention" if plot else "--ablate heads"
-        raise UserError(f"{'--plot' if plot else '--bleu'} needs {needs}")
-    check_new([path for path in (plot, outputs) if path], overwrite)
-    translator = load_translator(run, device, int8)
-
-    from regard.evaluation import ablation_report, evaluate, report
-    from regard.text import corpus
-
-    pairs = corpus.load(translator.config.data)[split][:first]
-    ablations = {"ablations": run_ablation(translator, pairs, ablate, bleu, plot)} if ablate else {}
-    figures = evaluate(translator, pairs, widths)
-    document = {"run": str(run), "split": split, **figures, **ablations}
-    if plot:
-        title = f"{run.resolve().name}, {split}"
-        ablation_report.draw(plot, document["ablations"], title, theme)
-    if outputs:
-        report.write_outputs(outputs, pairs, document)
-    for result in document["results"]:
-        del result["outputs"]
-    if as_json:
-        print_json(document)
-        return
-    report.print_report(document, out)
-    if ablate:
-        ablation_report.print_report(document["ablations"], out)
-    if plot:
-        out.print(plot, highlight=False, markup=False)
-
-
-def run_ablation(
-    translator: Any,
-    pairs: list[tuple[str, str]],
-    kind: Literal["heads", "attention"],
-    bleu: bool,
-    plot: Path | None,
-) -> dict[str, Any]:
-    """Evaluate the ablations with a progress bar, after a check that the plot can be written."""
-    from regard.display import Display
-    from regard.evaluation import ablate
-    from regard.evaluation.ablation_report import format_row
-
-    if plot:
-        from regard.diagrams.saving import figure_suffix
-
-        figure_suffix(plot)
-    with Display(err) as display:
-
-        def report(fraction: float, row: dict[str, Any]) -> None:
-            display.update(fraction, format_row(row))
-            if not err.is_terminal:
-                display.print(format_row(row))
-
-        return ablate(translator, pairs, kind, bleu=bleu, progress=report)

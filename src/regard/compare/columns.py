@@ -34,33 +34,36 @@ def mean_column(heading: str, figure: str, format_string: str, note: str = "") -
 
 # Measured during the sweep, where several runs may share one device.
 TRAINING_TIME_COLUMNS = ("training_seconds", "tokens_per_second")
+# Over seeds, of the metric that the comparison is about (`default_columns`), on a scale of 100.
+SPREAD_COLUMNS = ("std", "variance", "interval")
 
 COLUMNS: dict[str, Column] = {
     "seeds": Column("seeds", ("seeds",), "{}"),
-    "bleu_lower": mean_column("BLEU lower", "bleu_lower", "{:.2f}"),
-    "std": Column("std", ("summary", "bleu_lower", "std"), "{:.2f}"),
-    "variance": Column("variance", ("summary", "bleu_lower", "variance"), "{:.3f}"),
-    "interval": Column("95 % CI", ("summary", "bleu_lower", "interval"), "± {:.3f}"),
+    "bleu_lower": mean_column("BLEU (lowercased)", "bleu_lower", "{:.2f}"),
+    "std": Column("std", ("summary", "headline", "std"), "{:.2f}"),
+    "variance": Column("variance", ("summary", "headline", "variance"), "{:.3f}"),
+    "interval": Column("95 % CI", ("summary", "headline", "interval"), "± {:.3f}"),
     "p": Column(
         "p",
         ("p",),
         "{:.3f}",
-        "p: paired bootstrap test against {baseline}, the maximum over the seeds both have",
+        "p: paired bootstrap test against {baseline} by {headline}, the maximum over the seeds both have",
     ),
     "welch": Column(
         "p (Welch)",
         ("welch",),
         "{:.2g}",  # it can be far smaller than the bootstrap's, whose minimum is 1 / 1001
-        "p (Welch): Welch's t-test over seeds against {baseline}",
+        "p (Welch): Welch's t-test over seeds against {baseline} by {headline}",
     ),
     "longest": mean_column(
         "longest fifth",
         "bleu_lower_longest",
         "{:.2f}",
-        "longest fifth: BLEU lower on the 20 % of sentences with the longest source, in characters",
+        "longest fifth: BLEU (lowercased) on the 20 % of sentences with the longest source, in characters",
     ),
     "bleu": mean_column("BLEU", "bleu", "{:.2f}"),
     "chrf": mean_column("chrF", "chrf", "{:.2f}"),
+    "ter": mean_column("TER", "ter", "{:.2f}", "TER: lower is better"),
     "exact_match": mean_column("exact match", "exact_match", "{:.2%}"),
     "val_loss": mean_column("validation loss", "val_loss", "{:.3f}"),
     "val_loss_variance": Column("variance", ("summary", "val_loss", "variance"), "{:.5f}"),
@@ -89,10 +92,14 @@ COLUMNS: dict[str, Column] = {
     "tokens_per_second": mean_column("tokens/s", "tokens_per_second", "{:,.0f}"),
 }
 
-DEFAULT_COLUMNS = (
-    *("bleu_lower", "std", "variance", "interval", "p", "welch", "chrf"),
-    *("val_loss", "val_loss_variance", "perplexity", "parameters", "training_seconds"),
-)
+
+def default_columns(headline: str) -> tuple[str, ...]:
+    """The columns of a table about this metric: bleu_lower, or exact_match for synthetic tasks."""
+    quality = ("chrf",) if headline == "bleu_lower" else ()
+    return (
+        *(headline, "std", "variance", "interval", "p", "welch", *quality),
+        *("val_loss", "val_loss_variance", "perplexity", "parameters", "training_seconds"),
+    )
 
 
 def select_columns(text: str) -> tuple[str, ...]:

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from regard.compare.plan import System, short_label
+from regard.evaluation.metrics import METRICS
 
 MIN_VALUES = 3  # fewer do not make a line
 
@@ -47,7 +48,11 @@ def line_label(system: System, key: str) -> str:
 
 
 def draw_quality(
-    systems: Sequence[System], results: Sequence[dict[str, Any]], out: Path, theme: str = "light"
+    systems: Sequence[System],
+    results: Sequence[dict[str, Any]],
+    out: Path,
+    theme: str = "light",
+    metric: str = "bleu_lower",
 ) -> Path | None:
     """Write `out`/quality.png if exactly one varied key takes MIN_VALUES numbers or more."""
     path, axis = out / "quality.png", find_numeric_axis(systems)
@@ -64,7 +69,7 @@ def draw_quality(
         if system.label in runs_of:
             lines.setdefault(line_label(system, key), []).append(system)
     measures = {
-        "BLEU lower": lambda run: run["results"][0]["bleu_lower"],
+        METRICS[metric].heading: lambda run: run["results"][0][metric],
         "bits per character (lower is better)": lambda run: run["bits_per_character"],
     }
     measures = {  # unknown tokens in the references: no bits per character

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from regard import files
-from regard.compare.columns import COLUMNS, DEFAULT_COLUMNS, TRAINING_TIME_COLUMNS
+from regard.compare.columns import COLUMNS, SPREAD_COLUMNS, TRAINING_TIME_COLUMNS, default_columns
 from regard.compare.curves import draw_curves
 from regard.compare.outputs import format_outputs
 from regard.compare.plan import Run
@@ -15,6 +15,7 @@ from regard.compare.quality import draw_quality
 from regard.compare.speed import ROUNDS
 from regard.compare.tables import format_rows, to_csv, to_latex, to_markdown
 from regard.errors import UserError
+from regard.evaluation.metrics import METRICS
 from regard.statistics import Summary, paired_bootstrap_p, welch_p
 from regard.text import corpus
 
@@ -26,7 +27,7 @@ def write_report(
     failed: Sequence[str],
     out: Path,
     *,
-    columns: Sequence[str] = DEFAULT_COLUMNS,
+    columns: Sequence[str] | None = None,
     speeds: Mapping[str, float] | None = None,
     theme: str = "light",
 ) -> str:
@@ -37,14 +38,17 @@ def write_report(
             systems.setdefault(run.system.label, []).append(run)
     if not systems:
         raise UserError(f"no run finished, so there is no table to write: {failed[0]}")
-    results = [collect_results(label, group, split) for label, group in systems.items()]
+    headline = select_headline(systems)
+    columns = columns or default_columns(headline)
+    results = [collect_results(label, group, split, headline) for label, group in systems.items()]
     baseline, (pairs, comparable) = results[0], find_shared_sentences(systems, split)
     references = [target for _, target in pairs]
     for result in results:
         result["sentences_per_second"] = (speeds or {}).get(result["system"])
         if result is not baseline and result["system"] in comparable:
-            result["p"] = paired_bootstrap_p(*pair_outputs(baseline, result), references)
-            result["welch"] = welch_p(bleu_values(baseline), bleu_values(result))
+            paired = pair_outputs(baseline, result)
+            result["p"] = paired_bootstrap_p(*paired, references, metric=METRICS[headline].create())
+            result["welch"] = welch_p(*(run_values(one, headline) for one in (baseline, result)))
     run_results = [run for result in results for run in result["runs"]]
     platforms = [f"{run['device']}, PyTorch {run['versions']['torch']}" for run in run_results]
     metadata = {
@@ -52,6 +56,7 @@ def write_report(
         "split": split,
         "trained_on": list(dict.fromkeys(platforms)),
         "baseline": baseline["system"],
+        "headline": headline,
         "signature": baseline["signature"],
         "jobs": max(run["jobs"] for run in run_results),
         "failed": list(failed),
@@ -72,8 +77,14 @@ def write_report(
     draw_curves(
         {label: [run.folder for run in group] for label, group in systems.items()}, out, theme
     )
-    draw_quality([run.system for run in runs], results, out, theme)
+    draw_quality([run.system for run in runs], results, out, theme, headline)
     return table
+
+
+def select_headline(systems: Mapping[str, Sequence[Run]]) -> str:
+    """What the comparison is about: exact match if all its data is synthetic, else lowercased BLEU."""
+    data = [run.config.data for group in systems.values() for run in group]
+    return "exact_match" if all(table.kind == "synthetic" for table in data) else "bleu_lower"
 
 
 def pair_outputs(one: dict[str, Any], other: dict[str, Any]) -> tuple[list[Any], list[Any]]:
@@ -89,9 +100,9 @@ def pair_outputs(one: dict[str, Any], other: dict[str, Any]) -> tuple[list[Any],
     return [first[seed] for seed in seeds], [second[seed] for seed in seeds]
 
 
-def bleu_values(result: dict[str, Any]) -> list[float]:
-    """The BLEU (lowercased) of each run of a system, as in the table."""
-    return [run["results"][0]["bleu_lower"] for run in result["runs"]]
+def run_values(result: dict[str, Any], metric: str) -> list[float]:
+    """The metric of each run of a system, as in the table."""
+    return [run["results"][0][metric] for run in result["runs"]]
 
 
 def find_shared_sentences(
@@ -104,13 +115,16 @@ def find_shared_sentences(
     return first, [label for label, table in data.items() if pairs[table] == first]
 
 
-def collect_results(label: str, runs: Sequence[Run], split: str) -> dict[str, Any]:
+def collect_results(label: str, runs: Sequence[Run], split: str, headline: str) -> dict[str, Any]:
     """Summary statistics of one system, with the figures of each of its runs."""
     cards = [files.read_json(run.folder / "card.json") for run in runs]
     evaluations = [files.read_json(run.folder / f"evaluation-{split}.json") for run in runs]
     first = [evaluation["results"][0] for evaluation in evaluations]
     figures = {
-        **summarize(first, "bleu_lower", "bleu_lower_longest", "bleu", "chrf", "exact_match"),
+        **summarize(
+            first, "bleu_lower", "bleu_lower_longest", "bleu", "chrf", "ter", "exact_match"
+        ),
+        **summarize([{"headline": in_points(result, headline)} for result in first], "headline"),
         **summarize(evaluations, "perplexity", "bits_per_character", "cache_bytes_per_token"),
         **summarize(
             [card["figures"] for card in cards],
@@ -155,6 +169,11 @@ def summarize(records: Sequence[dict[str, Any]], *names: str) -> dict[str, Any]:
     }
 
 
+def in_points(result: dict[str, Any], metric: str) -> float:
+    """A metric on a scale of 100."""
+    return result[metric] * (100 if metric == "exact_match" else 1)
+
+
 def omit(record: dict[str, Any], *names: str) -> dict[str, Any]:
     return {key: value for key, value in record.items() if key not in names}
 
@@ -170,7 +189,13 @@ def table_notes(
         f"{metadata['split']} split, {'greedy' if width == 1 else f'beam {width}'}",
         f"sacreBLEU `{metadata['signature']}`",
     ]
-    values = {"baseline": metadata["baseline"], "rounds": ROUNDS}
+    values = {
+        "baseline": metadata["baseline"],
+        "headline": METRICS[metadata["headline"]].heading,
+        "rounds": ROUNDS,
+    }
+    if metadata["headline"] == "exact_match" and set(columns) & set(SPREAD_COLUMNS):
+        notes.append("std, variance and CI: of exact match, in percentage points")
     notes += [COLUMNS[name].note.format(**values) for name in columns if COLUMNS[name].note]
     if jobs > 1 and set(columns) & set(TRAINING_TIME_COLUMNS):
         notes.append(f"up to {jobs} runs shared the device, so training times are not comparable")

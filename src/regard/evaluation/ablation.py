@@ -4,7 +4,7 @@
     attention   uniform weights in each layer, and in all layers of a mechanism; and for each target
                 token, its most-attended source token masked, compared with a random other token
 
-Losses are teacher-forced, per target token. BLEU (lower-cased, greedy search) is that of the ablated
+Losses are teacher-forced, per target token. BLEU (lowercased, greedy search) is that of the ablated
 model: always computed for `attention`, which has few rows, and on request for `heads`.
 
 The most-attended token is the one with the largest weight in the intact model, averaged over layers and

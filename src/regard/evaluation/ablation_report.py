@@ -30,13 +30,13 @@ def print_report(report: dict[str, Any], console: Console) -> None:
     heading = "Head ablation: one head at a time" if by_head else "Attention ablation"
     console.print(f"\n{heading}", style="bold", highlight=False)
     columns = ["mechanism", "layer", "head" if by_head else "weights", "loss", "change", "±"]
-    columns += ["BLEU lower", "change"] if has_bleu else []
+    columns += ["BLEU (lowercased)", "change"] if has_bleu else []
     body = [["baseline", "", "", f"{baseline['loss']:.4f}", "", ""]]
     body[0] += [f"{baseline['bleu_lower']:.2f}", ""] if has_bleu else []
     body += [table_row(row, has_bleu) for row in rows]
-    if by_head:  # fits in 80 columns
+    if by_head and not has_bleu:  # fits in 80 columns
         columns.append("")
-        lengths = bar_lengths([row["loss_change"] for row in rows], 8 if has_bleu else 20)
+        lengths = bar_lengths([row["loss_change"] for row in rows], 20)
         body = [[*row, "█" * length] for row, length in zip(body, [0, *lengths], strict=True)]
     console.print(make_table(tuple(columns), body))
     legend = "loss: nats per token; ±: standard error of its change"
@@ -131,7 +131,7 @@ def draw(path: Path, report: dict[str, Any], label: str, theme: str) -> None:
         grouped_bars = {
             name: [make_bar(row, rows) for row in rows] for name, rows in groups.items()
         }
-        note += f", BLEU {baseline['bleu_lower']:.1f} (greedy, lower-cased)"
+        note += f", BLEU {baseline['bleu_lower']:.1f} (greedy, lowercased)"
         title = "Attention ablation: increase in loss with uniform or masked weights"
         save(bars(grouped_bars, title=title, note=note, theme=theme), path)
 

@@ -9,7 +9,14 @@ import torch
 
 from regard.errors import NotFiniteError
 from regard.evaluation.likelihood import Likelihood, aggregate, likelihoods
-from regard.evaluation.metrics import bleu_lower, exact_match, longest_fifth, score_corpus
+from regard.evaluation.metrics import (
+    References,
+    bleu_lower,
+    exact_match,
+    longest_fifth,
+    score,
+    score_corpus,
+)
 from regard.models import Model
 from regard.text.batch import EncodedPairs
 from regard.text.tokenizer import BOS, EOS, UNK
@@ -23,8 +30,14 @@ def evaluate(
     pairs: Pairs,
     beams: Sequence[int] = (1,),
     batch_tokens: int | None = None,
+    *,
+    references: References | None = None,
 ) -> dict[str, Any]:
-    """The fields of `regard evaluate --json`; each result also holds its outputs, in order."""
+    """The fields of `regard evaluate --json`; each result also holds its outputs, in order.
+
+    `references`: for each pair, one or several texts to compare the outputs with, instead of its target.
+    Likelihoods are always those of the targets.
+    """
     encoded = EncodedPairs.from_pairs(pairs, translator.tokenizers)
     translator.check_lengths(encoded)
     by_pair = likelihoods(translator.model, encoded)
@@ -34,6 +47,7 @@ def evaluate(
     # EOS counts as one character, as a newline would, because its cost is part of the sum.
     characters = sum(len(target) + 1 for _, target in pairs)
     unknown = sum(ids.count(UNK) for ids in encoded.target)
+    references = [target for _, target in pairs] if references is None else references
     return {
         "loss": corpus.loss,
         "perplexity": corpus.perplexity,
@@ -45,7 +59,7 @@ def evaluate(
         "sentences": len(pairs),
         # A language model has no source, so there are no translations to score.
         "results": [
-            evaluate_beam(translator, pairs, encoded, by_pair, beam, batch_tokens)
+            evaluate_beam(translator, pairs, references, encoded, by_pair, beam, batch_tokens)
             for beam in beams
             if not translator.config.is_language_model
         ],
@@ -55,7 +69,7 @@ def evaluate(
 def greedy_bleu(
     translator: Translator, pairs: Pairs, encoded: EncodedPairs, batch_tokens: int | None = None
 ) -> float:
-    """Lower-cased BLEU of greedy search."""
+    """Lowercased BLEU of greedy search."""
     hypotheses = translator.search(encoded, batch_tokens=batch_tokens)
     outputs = [translator.tokenizers.target.decode(nbest[0].ids) for nbest in hypotheses]
     return bleu_lower(outputs, [target for _, target in pairs])
@@ -64,6 +78,7 @@ def greedy_bleu(
 def evaluate_beam(
     translator: Translator,
     pairs: Pairs,
+    references: References,
     encoded: EncodedPairs,
     by_pair: list[Likelihood],
     beam: int,
@@ -74,32 +89,51 @@ def evaluate_beam(
     hypotheses = translator.search(encoded, beam, batch_tokens=batch_tokens)
     seconds = time.perf_counter() - start
     outputs = [translator.tokenizers.target.decode(nbest[0].ids) for nbest in hypotheses]
-    references = [target for _, target in pairs]
-    longest = longest_fifth([source for source, _ in pairs])
-    num_eos = int(translator.tokenizers.source_eos)
-    lengths = [len(source) - num_eos for source in encoded.source]
+    sources = [source for source, _ in pairs]
+    lengths = source_lengths(sources, translator)
+    quality = evaluate_outputs(outputs, sources, references, lengths)
+    for bucket, (_, _, rows) in zip(quality["lengths"], length_buckets(lengths), strict=True):
+        bucket["token_accuracy"] = aggregate(by_pair[row] for row in rows).token_accuracy
+    return {"beam": beam, "seconds": seconds, **quality}
+
+
+def evaluate_outputs(
+    outputs: Sequence[str],
+    sources: Sequence[str],
+    references: References,
+    lengths: Sequence[int] | None = None,
+) -> dict[str, Any]:
+    """The quality of any system's outputs, overall, on the longest sources, and by source length.
+
+    `lengths`: of the sources, in tokens; by default in words.
+    """
+
+    def select(rows: Sequence[int]) -> tuple[list[str], list[Any]]:
+        return [outputs[row] for row in rows], [references[row] for row in rows]
+
     return {
-        "beam": beam,
         **score_corpus(outputs, references),
-        "bleu_lower_longest": bleu_lower(
-            [outputs[r] for r in longest], [references[r] for r in longest]
-        ),
-        "sentences": len(pairs),
-        "seconds": seconds,
+        "bleu_lower_longest": bleu_lower(*select(longest_fifth(sources))),
+        "sentences": len(outputs),
         "lengths": [
             {
                 "from": low,
                 "to": high,
                 "sentences": len(rows),
-                "exact_match": exact_match(
-                    [outputs[r] for r in rows], [references[r] for r in rows]
-                ),
-                "token_accuracy": aggregate(by_pair[r] for r in rows).token_accuracy,
+                "chrf": score("chrf", *select(rows)),
+                "exact_match": exact_match(*select(rows)),
             }
-            for low, high, rows in length_buckets(lengths)
+            for low, high, rows in length_buckets(lengths or source_lengths(sources))
         ],
-        "outputs": outputs,
+        "outputs": list(outputs),
     }
+
+
+def source_lengths(sources: Sequence[str], translator: Translator | None = None) -> list[int]:
+    """The length of each source: in the translator's tokens, without EOS, or in words."""
+    if translator is None:
+        return [len(source.split()) for source in sources]
+    return [len(translator.tokenizers.source.encode(source)) for source in sources]
 
 
 @torch.inference_mode()
@@ -117,7 +151,9 @@ def cache_bytes_per_token(model: Model) -> int:
     return sizes[1] - sizes[0]
 
 
-def length_buckets(lengths: list[int], max_buckets: int = 6) -> list[tuple[int, int, list[int]]]:
+def length_buckets(
+    lengths: Sequence[int], max_buckets: int = 6
+) -> list[tuple[int, int, list[int]]]:
     """(from, to, rows) of at most `max_buckets` non-empty length ranges of one round width."""
     steps = (m * 10**e for e in range(9) for m in (1, 2, 4, 5, 8))
     width = next(step for step in steps if math.ceil(max(lengths) / step) <= max_buckets)

@@ -11,6 +11,7 @@ import torch
 
 from regard.models.batching import batch_rows
 from regard.models.interface import Memory, Model
+from regard.search.forced import BATCH_TOKENS, force
 from regard.text.batch import Batch, EncodedPairs
 
 
@@ -44,7 +45,9 @@ def aggregate(parts: Iterable[Likelihood]) -> Likelihood:
     return Likelihood(*(sum(getattr(p, f) for p in parts) for f in ("nats", "tokens", "correct")))
 
 
-def likelihoods(model: Model, data: EncodedPairs, batch_tokens: int = 8192) -> list[Likelihood]:
+def likelihoods(
+    model: Model, data: EncodedPairs, batch_tokens: int = BATCH_TOKENS
+) -> list[Likelihood]:
     """The likelihood of each pair, in order."""
     device = next(model.parameters()).device
     by_row: dict[int, Likelihood] = {}
@@ -60,9 +63,6 @@ def likelihoods(model: Model, data: EncodedPairs, batch_tokens: int = 8192) -> l
 
 def batch_likelihoods(model: Model, batch: Batch, memory: Memory | None = None) -> list[Likelihood]:
     """The likelihood of each pair in a batch; pass `memory` if the source is already encoded."""
-    memory = model.encode(batch.source, batch.source_mask) if memory is None else memory
-    log_probs = model.project(model.features(memory, batch.target)).float().log_softmax(-1)
-    nats = -log_probs.gather(-1, batch.labels[..., None])[..., 0] * batch.target_mask
-    correct = (log_probs.argmax(-1) == batch.labels) & batch.target_mask
-    sums = [x.sum(1).tolist() for x in (nats.double(), batch.target_mask, correct)]
+    log_probs, correct = force(model, batch, memory)
+    sums = [x.sum(1).tolist() for x in (-log_probs.double(), batch.target_mask, correct)]
     return list(map(Likelihood, *sums))

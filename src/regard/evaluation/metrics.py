@@ -1,33 +1,100 @@
-"""Translation metrics: sacreBLEU on detokenised text, chrF, exact match."""
+"""Translation metrics: sacreBLEU's on detokenised text (BLEU, chrF, TER), and exact match.
+
+References are one text per sentence, or a list of several. With several, BLEU, chrF and TER are as sacreBLEU
+defines them, and an output that equals any of them is an exact match.
+"""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
+from sacrebleu.metrics.base import Metric, Score
 from sacrebleu.metrics.bleu import BLEU
 from sacrebleu.metrics.chrf import CHRF
+from sacrebleu.metrics.ter import TER
+
+References = Sequence[str] | Sequence[Sequence[str]]
 
 
-def score_corpus(outputs: Sequence[str], references: Sequence[str]) -> dict[str, Any]:
+class ExactMatch(Metric):
+    """The fraction of outputs that equal a reference exactly, in the form that sacreBLEU's tests take."""
+
+    def _preprocess_segment(self, sent: str) -> str:
+        return sent
+
+    def _extract_reference_info(self, refs: Sequence[str]) -> dict[str, Any]:
+        return {"references": refs}
+
+    def _compute_segment_statistics(self, hypothesis: str, ref_kwargs: dict) -> list[int]:
+        return [int(hypothesis in ref_kwargs["references"]), 1]
+
+    def _compute_score_from_stats(self, stats: Any) -> Score:
+        matches, sentences = stats
+        return Score("exact match", float(matches) / float(sentences))
+
+    def _aggregate_and_compute(self, stats: list[list[int]]) -> Score:
+        return self._compute_score_from_stats([sum(column) for column in zip(*stats, strict=True)])
+
+
+@dataclass(frozen=True)
+class Measure:
+    """A metric: its heading in tables, and how to create it."""
+
+    heading: str
+    create: Callable[[], Metric]
+    lower_is_better: bool = False
+
+
+METRICS = {
+    "bleu": Measure("BLEU", BLEU),
+    "bleu_lower": Measure("BLEU (lowercased)", lambda: BLEU(lowercase=True)),
+    "chrf": Measure("chrF", CHRF),
+    "ter": Measure("TER", TER, lower_is_better=True),
+    "exact_match": Measure("exact match", ExactMatch),
+}
+SACREBLEU = tuple(name for name in METRICS if name != "exact_match")
+
+
+def score_corpus(outputs: Sequence[str], references: References) -> dict[str, Any]:
     """Corpus-level scores, with the sacreBLEU signature of each metric."""
-    metrics = {"bleu": BLEU(), "bleu_lower": BLEU(lowercase=True), "chrf": CHRF()}
-    scores: dict[str, Any] = {}
-    for name, metric in metrics.items():
-        scores[name] = metric.corpus_score(list(outputs), [list(references)]).score
+    metrics = {name: METRICS[name].create() for name in SACREBLEU}
+    streams = to_streams(references)
+    scores: dict[str, Any] = {
+        name: metric.corpus_score(list(outputs), streams).score for name, metric in metrics.items()
+    }
     scores["signatures"] = {name: str(m.get_signature()) for name, m in metrics.items()}
     scores["exact_match"] = exact_match(outputs, references)
     return scores
 
 
-def bleu_lower(outputs: Sequence[str], references: Sequence[str]) -> float:
-    """Only the lower-cased BLEU of `score_corpus`."""
-    return BLEU(lowercase=True).corpus_score(list(outputs), [list(references)]).score
+def score(name: str, outputs: Sequence[str], references: References) -> float:
+    """One of `METRICS`, on the whole corpus."""
+    return METRICS[name].create().corpus_score(list(outputs), to_streams(references)).score
 
 
-def exact_match(outputs: Sequence[str], references: Sequence[str]) -> float:
-    """The fraction of outputs that equal their reference exactly."""
-    matches = [output == reference for output, reference in zip(outputs, references, strict=True)]
+def bleu_lower(outputs: Sequence[str], references: References) -> float:
+    """Only the lowercased BLEU of `score_corpus`."""
+    return score("bleu_lower", outputs, references)
+
+
+def exact_match(outputs: Sequence[str], references: References) -> float:
+    """The fraction of outputs that equal a reference exactly."""
+    pairs = zip(outputs, map(to_list, references), strict=True)
+    matches = [output in accepted for output, accepted in pairs]
     return sum(matches) / len(matches)
+
+
+def to_list(references: str | Sequence[str]) -> list[str]:
+    """The references of one sentence."""
+    return [references] if isinstance(references, str) else list(references)
+
+
+def to_streams(references: References) -> list[list[Any]]:
+    """The first reference of every sentence, then the second, ...; None where a sentence has fewer."""
+    lists = [to_list(of_sentence) for of_sentence in references]
+    count = max(map(len, lists))
+    return [[texts[n] if n < len(texts) else None for texts in lists] for n in range(count)]
 
 
 def longest_fifth(sources: Sequence[str]) -> list[int]:
@@ -39,10 +106,8 @@ def longest_fifth(sources: Sequence[str]) -> list[int]:
     return sorted(by_length[: math.ceil(len(sources) / 5)])
 
 
-def sentence_bleu(outputs: Sequence[str], references: Sequence[str]) -> list[str]:
+def sentence_bleu(outputs: Sequence[str], references: References) -> list[str]:
     """Sentence-level BLEU of each output, formatted."""
     metric = BLEU(effective_order=True)
-    pairs = zip(outputs, references, strict=True)
-    return [
-        f"{metric.sentence_score(output, [reference]).score:.1f}" for output, reference in pairs
-    ]
+    pairs = zip(outputs, map(to_list, references), strict=True)
+    return [f"{metric.sentence_score(output, texts).score:.1f}" for output, texts in pairs]

@@ -5,16 +5,41 @@ from pathlib import Path
 from typing import Any
 
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
 from regard import files
-from regard.evaluation.metrics import sentence_bleu
+from regard.evaluation.metrics import METRICS, SACREBLEU, sentence_bleu
+from regard.evaluation.systems import list_systems
+from regard.text.references import ReferenceSet
 
 
 def print_report(report: dict[str, Any], console: Console) -> None:
-    """A table with one row per beam width, then the first beam width by source length."""
-    title = f"{report['run']}, {report['split']}: {report['sentences']:,} sentences"
-    console.print(title, style="bold", highlight=False)
+    """A table with one row per system, its tests, then the first system by source length."""
+    names = [str(report[key]) for key in ("run", "split", "input") if report.get(key)]
+    title = f"{', '.join(names)}: {report['sentences']:,} sentences"
+    console.print(title, style="bold", highlight=False, markup=False)
+    if "perplexity" in report:
+        print_likelihood(report, console)
+    console.print()
+    systems = list_systems(report)
+    if not systems:
+        console.print("language model: no translations, so no BLEU", style="dim")
+        return
+    console.print(quality_table(systems))
+    first = next(iter(systems.values()))
+    for name in SACREBLEU:
+        line = f"{METRICS[name].heading}: {first['signatures'][name]}"
+        console.print(line, style="dim", highlight=False, markup=False)
+    console.print()
+    if "tests" in report:
+        print_tests(report["tests"], console)
+    unit = "source tokens" if "run" in report else "source words"
+    metric = "exact_match" if report.get("is_synthetic") else "chrf"
+    console.print(length_table(systems, metric, unit))
+
+
+def print_likelihood(report: dict[str, Any], console: Console) -> None:
     bits = report["bits_per_character"]
     console.print(
         f"perplexity {report['perplexity']:.3f}   bits per character "
@@ -29,16 +54,6 @@ def print_report(report: dict[str, Any], console: Console) -> None:
             style="dim",
             highlight=False,
         )
-    console.print()
-    if not report["results"]:
-        console.print("language model: no translations, so no BLEU", style="dim")
-        return
-    columns = ("beam", "BLEU", "BLEU lower", "chrF", "exact match", "seconds", "sentences/s")
-    console.print(make_table(columns, [quality_row(result) for result in report["results"]]))
-    first = report["results"][0]
-    console.print(f"BLEU: {first['signatures']['bleu']}\n", style="dim", highlight=False)
-    columns = ("source tokens", "sentences", "exact match", "token accuracy", "")
-    console.print(make_table(columns, [length_row(bucket) for bucket in first["lengths"]]))
 
 
 def make_table(columns: tuple[str, ...], rows: list[list[str]]) -> Table:
@@ -46,38 +61,85 @@ def make_table(columns: tuple[str, ...], rows: list[list[str]]) -> Table:
     for name in columns:
         table.add_column(name, justify="right" if name else "left")
     for row in rows:
-        table.add_row(*row)
+        table.add_row(*map(escape, row))
     return table
 
 
-def quality_row(result: dict[str, Any]) -> list[str]:
-    speed = result["sentences"] / result["seconds"]
-    return [
-        str(result["beam"]),
-        *(f"{result[name]:.2f}" for name in ("bleu", "bleu_lower", "chrf")),
-        f"{result['exact_match']:.2%}",
-        f"{result['seconds']:.1f}",
-        f"{speed:,.0f}",
+def quality_table(systems: dict[str, dict[str, Any]]) -> Table:
+    columns = ("system", *(measure.heading for measure in METRICS.values()))
+    if all("seconds" in result for result in systems.values()):
+        columns += ("seconds", "sentences/s")
+    rows = [[name, *quality_cells(result)] for name, result in systems.items()]
+    return make_table(columns, [row[: len(columns)] for row in rows])
+
+
+def quality_cells(result: dict[str, Any]) -> list[str]:
+    cells = [format_score(name, result[name]) for name in METRICS]
+    if "seconds" in result:  # not of another system's outputs
+        speed = result["sentences"] / result["seconds"]
+        cells += [f"{result['seconds']:.1f}", f"{speed:,.0f}"]
+    return cells
+
+
+def format_score(metric: str, value: float, sign: str = "") -> str:
+    return format(value, f"{sign}.2%" if metric == "exact_match" else f"{sign}.2f")
+
+
+def print_tests(tests: dict[str, Any], console: Console) -> None:
+    """The difference of each system to the first, and its p, by every metric."""
+    heading = f"Difference to {tests['baseline']}, and p of a paired bootstrap test"
+    console.print(heading, style="bold", highlight=False, markup=False)
+    rows = [
+        [
+            test["system"] if name == next(iter(METRICS)) else "",
+            measure.heading + (" (lower is better)" if measure.lower_is_better else ""),
+            format_score(name, test[name]["difference"], "+"),
+            f"{test[name]['p']:.3f}",
+        ]
+        for test in tests["systems"]
+        for name, measure in METRICS.items()
     ]
+    console.print(make_table(("system", "metric", "difference", "p"), rows))
+    console.print(
+        f"{tests['samples']:,} resamples of the sentences\n", style="dim", highlight=False
+    )
 
 
-def length_row(bucket: dict[str, Any]) -> list[str]:
-    return [
-        f"{bucket['from']} - {bucket['to']}",
-        str(bucket["sentences"]),
-        f"{bucket['exact_match']:.1%}",
-        f"{bucket['token_accuracy']:.1%}",
-        "█" * round(20 * bucket["exact_match"]),
+def length_table(systems: dict[str, dict[str, Any]], metric: str, unit: str) -> Table:
+    """`metric` by source length: of several systems, or of one with its token accuracy and a bar."""
+    first, *others = systems.values()
+    heading = METRICS[metric].heading
+    columns = [unit, "sentences", *(systems if others else (heading,))]
+    rows = []
+    for number, bucket in enumerate(first["lengths"]):
+        values = [system["lengths"][number][metric] for system in systems.values()]
+        low, high = bucket["from"], bucket["to"]
+        row = [str(low) if low == high else f"{low} - {high}", str(bucket["sentences"])]
+        row += [f"{value:.1%}" if metric == "exact_match" else f"{value:.1f}" for value in values]
+        if not others and "token_accuracy" in bucket:
+            row.append(f"{bucket['token_accuracy']:.1%}")
+        if not others:
+            row.append("█" * round(20 * values[0] / (1 if metric == "exact_match" else 100)))
+        rows.append(row)
+    if not others:
+        columns += ["token accuracy", ""] if "token_accuracy" in first["lengths"][0] else [""]
+    table = make_table(tuple(columns), rows)
+    table.title = f"{heading} by source length" if others else None
+    table.title_justify = "left"
+    return table
+
+
+def write_outputs(path: Path, data: ReferenceSet, report: dict[str, Any]) -> None:
+    """Write a TSV, one sentence per line: source, references, and output and BLEU of each system."""
+    count = max(map(len, data.references))
+    header = ["source", "reference", *(f"reference {n}" for n in range(2, count + 1))]
+    columns = [data.sources]
+    columns += [
+        [texts[n] if n < len(texts) else "" for texts in data.references] for n in range(count)
     ]
-
-
-def write_outputs(path: Path, pairs: list[tuple[str, str]], report: dict[str, Any]) -> None:
-    """Write a TSV, one sentence per line: source, reference, and output and BLEU for each beam width."""
-    header, columns = ["source", "reference"], []
-    references = [reference for _, reference in pairs]
-    for result in report["results"]:
-        header += [f"beam {result['beam']}", "BLEU"]
-        columns += [result["outputs"], sentence_bleu(result["outputs"], references)]
-    lines = [header, *([*pair, *cells] for pair, *cells in zip(pairs, *columns, strict=True))]
+    for name, result in list_systems(report).items():
+        header += [name, "BLEU"]
+        columns += [result["outputs"], sentence_bleu(result["outputs"], data.references)]
+    lines = [header, *zip(*columns, strict=True)]
     rows = [[re.sub(r"[\t\r\n]", " ", cell) for cell in line] for line in lines]
     files.write(path, "".join("\t".join(row) + "\n" for row in rows))
