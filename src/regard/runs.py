@@ -7,7 +7,7 @@ from functools import cache, cached_property
 from pathlib import Path
 from typing import Any
 
-from regard import files, presets
+from regard import files, presets, shipped
 from regard.errors import UserError
 
 CARD, CONFIG, LOG = "card.json", "config.toml", "metrics.jsonl"
@@ -140,7 +140,8 @@ def parse_line(line: str) -> Document:
 
 
 def open_run(folder: Path) -> RunFolder:
-    """The run in a folder; an error if there is none."""
+    """The run in a folder, or the shipped model of that name; an error if there is none."""
+    folder = shipped.find_run(folder)
     if not folder.is_dir():
         raise UserError(f"there is no run folder {folder}: train one with `regard train case`")
     if not is_run(folder):
