@@ -181,6 +181,30 @@ def test_geometric_decay_is_recovered():
     assert fit.factor == pytest.approx(0.5)
     assert fit.explained == pytest.approx(1)
     assert GeometricDecay.fit([1, 5, 2, 5, 1]).explained < 0.2
+    underflowed = GeometricDecay.fit([0, 0, *(0.5 ** (13 - j) for j in range(13))])
+    assert underflowed.factor == pytest.approx(0.5)
+    assert GeometricDecay.fit([0.0] * 13) is None
+
+
+@pytest.mark.filterwarnings("error")
+def test_dead_start_state_has_no_gradient_and_keeps_the_law(lab):
+    """With this seed every ReLU of the start state is dead, so that no gradient reaches the source."""
+    few = {"hidden_dim": 2, "max_length": 12, "train_size": 100, "epochs": 0.1, "seeds": 1}
+    result = lab.run(seed=1, **few)
+    norms = dict(zip(result.figures["gradients"], result.figures["gradient_norms"], strict=True))
+    assert not any(norms["no attention, before"])
+    assert result.law_holds
+    assert not result.effect_is_present
+    assert result.figures["decay_per_step"] == []
+    assert any("the gradient is 0" in note for note in result.notes)
+    lab.plot(result)
+
+
+def test_ratio_of_two_gradients_of_0_is_no_effect():
+    measured = made_measurement()
+    measured.gradient_norms |= {f"{name}, before": [0.0] * 3 for name in NAMES}
+    names = failed(summarise(measured).effect)
+    assert any(name.startswith("gradient of the last loss at the first letter") for name in names)
 
 
 def made_measurement(baseline=3.0, attention=11.0):

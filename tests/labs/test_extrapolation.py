@@ -46,8 +46,9 @@ def test_every_position_is_tested():
 def test_unscaled_frequencies_are_detected(lab, small, monkeypatch):
     monkeypatch.setitem(SCALINGS, "yarn", SCALINGS["none"])
     result = lab.run(**small(lab) | {"positions": "rotary"})
-    assert failed(result.effect) == [
-        "accuracy gained by yarn over rotary, far beyond it: worst seed"
+    assert [name for name in failed(result.effect) if "rotary" in name] == [
+        "rotary, yarn, far beyond it: worst seed",
+        "accuracy gained by yarn over rotary, far beyond it: worst seed",
     ]
     assert failed(result.law) == [
         "rotary, scaled: angle of the slowest pair over s T, relative to T before"
@@ -117,9 +118,37 @@ def test_note_says_whether_interleaving_helped(interleaved, verdict):
 def test_nan_in_any_seed_fails():
     good = {"learned": [0.9, 0.9]}
     for seeds in ([float("nan"), 0.2], [0.2, float("nan")]):
-        assert failed(judge_effect(good, {"learned": seeds}, good)) == [
-            "learned, beyond it: best seed"
-        ]
+        names = failed(judge_effect(good, {"learned": seeds}, good))
+        assert "learned, beyond it: best seed" in names
+
+
+WITHIN = {"learned": [0.9], "relative-query": [0.9], "rotary": [0.9]}
+BEYOND = {"learned": [0.3], "relative-query": [0.9], "rotary": [0.4]}
+FAR = {"rotary": [0.2], "rotary, linear": [0.9], "rotary, yarn": [0.9]}
+
+
+@pytest.mark.parametrize(
+    ("kind", "hint"),
+    [
+        ("learned", "Not measured: add sinusoidal or learned to positions"),
+        ("relative-query", "Not measured: add relative-query to positions"),
+        ("rotary", "Not measured: add rotary to positions"),
+    ],
+)
+def test_part_of_the_claim_without_a_model_is_absent(kind, hint):
+    assert failed(judge_effect(WITHIN, BEYOND, FAR)) == []
+    parts = [
+        {name: values for name, values in means.items() if not name.startswith(kind)}
+        for means in (WITHIN, BEYOND, FAR)
+    ]
+    messages = [check.message for check in judge_effect(*parts) if not check.passed]
+    assert messages
+    assert all(hint in message for message in messages)
+
+
+def test_scaled_rotary_must_work_not_only_gain():
+    far = FAR | {"rotary": [0.05], "rotary, yarn": [0.36]}
+    assert failed(judge_effect(WITHIN, BEYOND, far)) == ["rotary, yarn, far beyond it: worst seed"]
 
 
 def test_every_answer_is_the_latest_capital():

@@ -158,11 +158,19 @@ def test_equivalent_answers_pass(lab):
     ("change", "explanation"),
     [
         (lambda bias, queries, keys: -bias, "a bias is a penalty"),
-        (lambda bias, queries, keys: bias.flip(0), "Heads are numbered"),
-        (lambda bias, queries, keys: 2 * bias, "Every token of distance costs the same"),
+        (lambda bias, queries, keys: bias.flip(0), "heads numbered h = 1 .. H"),
+        (lambda bias, queries, keys: 2 * bias, "every token of distance"),
         (lambda bias, queries, keys: bias * queries[:, None], "Only the difference"),
         (lambda bias, queries, keys: bias.sqrt(), "a bias is a penalty"),  # NaN
-        (lambda bias, queries, keys: 0 * bias, "Every token of distance costs the same"),
+        (lambda bias, queries, keys: 0 * bias, "every token of distance"),
+        (
+            lambda bias, queries, keys: bias.masked_fill(keys > queries[:, None], 0),
+            "in both directions",
+        ),
+        (
+            lambda bias, queries, keys: -(queries - queries[:, None]).abs()[:, :1] + 0 * bias,
+            "every token of distance",  # ignores the keys
+        ),
     ],
 )
 def test_wrong_answers_fail_with_an_explanation(lab, change, explanation):
@@ -170,4 +178,4 @@ def test_wrong_answers_fail_with_an_explanation(lab, change, explanation):
         return change(lab.exercise.solution(queries, keys, heads), queries, keys)
 
     messages = [check.message for check in lab.exercise.grade(wrong) if not check.passed]
-    assert any(explanation in message and "positions [" in message for message in messages)
+    assert any(explanation in message and "queries at [" in message for message in messages)

@@ -222,9 +222,15 @@ def clockwise(x, t, omega):
     return torch.stack([x1 * cos + x2 * sin, x2 * cos - x1 * sin], dim=-1).flatten()
 
 
+def reflection(x, t, omega):
+    x1, x2, cos, sin = x[::2], x[1::2], torch.cos(t * omega), torch.sin(t * omega)
+    return torch.stack([x1 * cos + x2 * sin, x1 * sin - x2 * cos], dim=-1).flatten()
+
+
 @pytest.mark.parametrize(
     ("wrong", "explanation"),
     [
+        (reflection, "With other signs it is a reflection"),
         (lambda x, t, omega: x, "pairs are adjacent"),
         (halves, "pairs are adjacent"),
         (scale_by_position, "A rotation preserves norms"),
@@ -239,3 +245,15 @@ def test_wrong_answers_fail_with_an_explanation(lab, wrong, explanation):
     assert checks
     assert any(part in check.message for check in checks for part in explanation.split("|"))
     assert "dimension" in checks[0].message
+
+
+def test_one_factor_for_all_queries_is_detected(lab, monkeypatch):
+    """Dynamic NTK by the longest query: what a query sees would change as the text grows."""
+    by_length = Rotary.further_rotations
+
+    def for_all(self, keys):
+        return [(0, rotate) for _, rotate in by_length(self, keys)[-1:]]
+
+    monkeypatch.setattr(Rotary, "further_rotations", for_all)
+    names = [check.name for check in lab.run().law if not check.passed]
+    assert any("causal score" in name for name in names)

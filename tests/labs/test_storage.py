@@ -1,6 +1,7 @@
 """Storage: leaks, changed weights and unshifted inputs are detected; shares and probes are correct."""
 
 import random
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -14,6 +15,7 @@ from regard.labs.measurements.case_task import (
 from regard.labs.measurements.storage_metrics import (
     ProbeResult,
     Sentences,
+    Shares,
     activation_changes,
     compare,
     count_unshifted,
@@ -23,6 +25,7 @@ from regard.labs.measurements.storage_metrics import (
     part_gradients,
     probe,
 )
+from regard.labs.measurements.storage_summary import EXCHANGES, judge_effect
 from regard.labs.measurements.training import init_model
 from regard.models.recurrent import Recurrent
 from regard.models.recurrent_decoder import Decoder
@@ -160,6 +163,25 @@ def test_probe_finds_what_is_there_and_only_that():
     found = ProbeResult.measure(states + 5 * torch.eye(3, 5)[labels], labels, rows, generator)
     assert found.accuracy > 0.95
     assert found.shuffled < 0.6
+
+
+def test_probe_that_reads_as_much_before_training_is_no_effect():
+    """The letter is always read; the position is judged against the model before training."""
+    shares = {parts: Shares(1.0, 1.0, 1.0, 0.0) for parts in EXCHANGES}
+    letter = {"encoder state: letter": ProbeResult(1.0, 0.2)}
+    before, after = (
+        letter | {"encoder state: position": ProbeResult(accuracy, 0.17)}
+        for accuracy in (0.44, 0.76)
+    )
+    measured = SimpleNamespace(shares=shares, probes=after)
+    assert failed(judge_effect(measured, before)) == []  # type: ignore[arg-type]
+    assert failed(judge_effect(measured, after)) == ["accuracy of a probe"]  # type: ignore[arg-type]
+
+
+def test_letters_lost_with_a_start_state_of_zeros_are_noted(lab, untrained):
+    (note,) = (note for note in lab.run(**untrained).notes if note.startswith("start state 0"))
+    assert "cut against" in note
+    assert "not explained" in note
 
 
 def test_letters_of_a_source(sentences):

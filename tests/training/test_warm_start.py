@@ -16,7 +16,7 @@ from regard.models.weights import read
 from regard.text import corpus
 from regard.text.tokenizer import TokenizerPair
 from regard.training import loop
-from regard.training.warm_start import SourceCheckpoint, shared_token_ids, token_ids
+from regard.training.warm_start import SourceCheckpoint, check_model, shared_token_ids, token_ids
 
 RARE_EXCLUDED = {"min_frequency": 11}  # so that the source lacks some characters
 
@@ -231,6 +231,20 @@ def test_another_architecture_is_rejected(base, warm, fit, tmp_path, mismatch):
 def test_another_kind_is_the_only_difference_named(base, warm, fit, tmp_path):
     with pytest.raises(UserError, match=r"\(model.kind: saved recurrent, given transformer\)"):
         fit(warm(base("recurrent"), "transformer"), tmp_path / "run")
+
+
+def test_settings_without_weights_may_differ():
+    """So a trained model can continue with a longer context, or as a prefix LM."""
+    model = {"kind": "decoder-only", "position": {"kind": "rotary"}}
+    longer = {"kind": "rotary", "scaling": "dynamic-ntk", "original_length": 16}
+    old, new = (
+        Config.model_validate({"model": table})
+        for table in (model, model | {"position": longer, "attention_mask": "prefix"})
+    )
+    check_model(old, new, "a run")
+    other = Config.model_validate({"model": model | {"position": {"kind": "alibi"}}})
+    with pytest.raises(UserError, match="do not fit this model"):
+        check_model(old, other, "a run")
 
 
 def test_dropout_may_differ(base, warm, fit, tmp_path):

@@ -173,7 +173,7 @@ have at most T characters; we then ask questions at positions up to s T, s = 3 b
 The law is what of this can be checked exactly, in any model: questions up to T are answered as in a sequence
 that ends there (the models are causal); training leaves the rows of the learned table beyond T as they were,
 but for a common factor (weight decay); beyond the clipped distance a relative bias does not change; the
-slowest rotary pair turns no further over s T positions, once scaled, than over T before.
+slowest rotary pair rotates no further over s T positions, once scaled, than over T before.
 
 The effect is what follows for accuracy. How far a position extrapolates depends on the task: here near keys
 must win over far ones. All curves of all seeds are reported; only what held for every seed that we tried is

@@ -1,6 +1,6 @@
 """Relative: a shift of all positions changes attention only if positions are absolute."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import ClassVar
 
 import torch
@@ -39,10 +39,12 @@ class RelativeParameters(Parameters):
     """d, model dimension; four heads of dimension d/4, which must be even for rotary."""
 
 
-def derive_alibi(position_ids: list[int], heads: int) -> Float[Tensor, "heads query key"]:
+def derive_alibi(
+    query_ids: Sequence[int], key_ids: Sequence[int], heads: int
+) -> Float[Tensor, "heads query key"]:
     """-2^(-8h / H) |j - i| for the heads h = 1 .. H (Press et al., 2022)"""
     biases = [
-        [[-(2 ** (-8 * h / heads)) * abs(j - i) for j in position_ids] for i in position_ids]
+        [[-(2 ** (-8 * h / heads)) * abs(j - i) for j in key_ids] for i in query_ids]
         for h in range(1, heads + 1)
     ]
     return torch.tensor(biases, dtype=torch.float64)
@@ -60,31 +62,35 @@ def alibi(query_positions: Tensor, key_positions: Tensor, heads: int) -> Tensor:
 
 def grade(answer: Callable[..., Tensor]) -> Iterator[Check]:
     """Accept any bias with ALiBi's attention weights: a constant for each query changes none."""
-    for positions, heads, shift in (
-        ([0, 1], 1, 9),
-        ([0, 1, 2, 3, 4], 4, 5),
-        ([2, 3, 7, 19], 8, 40),
+    for queries, keys, heads, shift in (
+        ([0, 1], [0, 1], 1, 9),
+        ([4], [0, 1, 2, 3, 4], 4, 5),
+        ([2, 3, 19], [3, 0, 7, 19, 5], 8, 40),
     ):
-        case = f"positions {positions}, {heads} heads"
+        case = f"queries at {queries}, keys at {keys}, {heads} heads"
         weights, shifted = (
-            attend_with_bias(answer(ids.clone(), ids.clone(), heads))
-            for ids in (torch.tensor(positions), torch.tensor(positions) + shift)
+            attend_with_bias(answer(torch.tensor(queries) + k, torch.tensor(keys) + k, heads))
+            for k in (0, shift)
         )
-        ratios = (weights / weights.diagonal(dim1=-2, dim2=-1)[..., None]).log()
+        derived, logs = derive_alibi(queries, keys, heads), weights.log()
+        nearest = derived.argmax(-1, keepdim=True)
         yield Check(
-            f"largest weight of another position, relative to the query's own ({case})",
-            float(ratios.masked_fill(torch.eye(len(positions), dtype=torch.bool), -1).exp().max()),
-            "<=",
-            1,
-            hint="The query's own position should have the largest weight: a bias is a penalty, so negative.",
+            f"smallest log of the nearest key's weight over another's ({case})",
+            float((logs.take_along_dim(nearest, dim=-1) - logs).min()),
+            ">=",
+            0,
+            1e-9,
+            hint="The nearest key should have the largest weight: a bias is a penalty, so negative.",
         )
+        # A constant for each query changes no weight, so log-weights are compared within a query.
         yield Check(
-            f"largest difference of log(alpha_ij / alpha_ii) from -2^(-8h / H) |j - i| ({case})",
-            float((ratios - derive_alibi(positions, heads)).abs().max()),
+            f"largest difference of log(alpha_ij / alpha_i0) from ALiBi's ({case})",
+            float((logs - logs[..., :1] - (derived - derived[..., :1])).abs().max()),
             "<=",
             0,
             1e-5,
-            hint="Heads are numbered h = 1 .. H. Every token of distance costs the same within a head.",
+            hint="It should be -2^(-8h / H) (|j - i| - |j_0 - i|), heads numbered h = 1 .. H: every token of "
+            "distance between the query and the key costs the same within a head, in both directions.",
         )
         yield Check(
             f"largest change of a weight when all positions are shifted by {shift} ({case})",
@@ -151,7 +157,7 @@ the first heads, which attend to near tokens, and flat in the last ones. It has 
     def measure(self, params: RelativeParameters, generator: Generator) -> Findings:
         cases = list(measure_cases(params.d_model, params.shift, generator))
         ratios = measure_alibi(params.d_model, ALIBI_LENGTH)
-        derived = derive_alibi(list(range(ALIBI_LENGTH)), HEADS)
+        derived = derive_alibi(range(ALIBI_LENGTH), range(ALIBI_LENGTH), HEADS)
         return Findings(
             figures={
                 "cases": [case.name for case in cases],

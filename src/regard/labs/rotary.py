@@ -14,14 +14,20 @@ from regard.attention.positions import SCALINGS
 from regard.diagrams.themes import Theme
 from regard.labs.cases import check_cases
 from regard.labs.lab import Check, Exercise, Findings, Lab, Result, ResultTable, Value
-from regard.labs.measurements.rotary_head import Measurement, RotaryHead, RotaryParameters, rotate
+from regard.labs.measurements.rotary_head import (
+    Measurement,
+    RotaryHead,
+    RotaryParameters,
+    measure_causal,
+    rotate,
+)
 from regard.labs.measurements.rotary_scalings import FREQUENCIES
 from regard.labs.measurements.rotations import FLOAT32_ROUNDING, ROUNDING, frequencies
 from regard.labs.plotting import add_legend, add_subplots
 
 # The library's omega_i are float32: over t positions, an angle is off by at most t times this.
 ANGLE_ROUNDING = 2**-20
-MIN_RANGE = 0.1  # the score must vary with the distance by this part of its largest possible value
+MIN_RANGE = 0.2  # the score must vary with the distance by this part of its typical size
 MARKERS = "os^"  # one for each query position in the plot
 
 COLUMNS = (
@@ -33,7 +39,9 @@ COLUMNS = (
 Measurements = Mapping[str, Measurement]
 
 
-def check_law(measured: Measurements, params: RotaryParameters) -> Iterator[Check]:
+def check_law(
+    measured: Measurements, causal: Mapping[str, float], params: RotaryParameters
+) -> Iterator[Check]:
     """Every scaling against its own formula, and against the properties of a rotation."""
     missing = [scaling for scaling in SCALINGS if scaling not in FREQUENCIES]
     yield Check(
@@ -70,6 +78,14 @@ def check_law(measured: Measurements, params: RotaryParameters) -> Iterator[Chec
     for name, (error, tolerance) in errors.items():
         values = {scaling: error(m) for scaling, m in measured.items()}
         yield check_cases(f"largest {name}", values, "<=", 0, tolerance, "With scaling {}.")
+    yield check_cases(
+        "difference of a causal score from the closed form for its number of keys, up to 4 original lengths",
+        causal,
+        "<=",
+        0,
+        angle,
+        "With scaling {}.",
+    )
 
 
 def check_effect(measured: Measurements) -> Iterator[Check]:
@@ -83,7 +99,7 @@ def check_effect(measured: Measurements) -> Iterator[Check]:
         "With scaling {}, the score depends on the absolute position.",
     )
     yield check_cases(
-        "smallest range of a score over the distances from query 0, as a part of its largest possible value",
+        "smallest range of a score over the distances from query 0, as a part of its typical size",
         {scaling: m.range for scaling, m in measured.items()},
         ">=",
         MIN_RANGE,
@@ -142,6 +158,21 @@ def grade(answer: Callable[..., Tensor]) -> Iterator[Check]:
                 hint="(1, 0) becomes (cos, sin): the rotation is by +t omega, counter-clockwise. Rotating by "
                 "-t omega has every property above, but it is not this one.",
             )
+            other = rotated(units[2 * pair + 1], n)
+            yield Check(
+                f"difference of R_t e_{2 * pair + 1}, a unit vector, from (-sin, cos) ({case}, t = {n})",
+                float(
+                    (
+                        other[2 * pair : 2 * pair + 2]
+                        - other.new_tensor([-math.sin(angle), math.cos(angle)])
+                    ).norm()
+                ),
+                "=",
+                0,
+                1e-5,
+                hint="(0, 1) becomes (-sin, cos): (x1 cos - x2 sin, x2 cos + x1 sin). With other signs it is "
+                "a reflection, which preserves norms too.",
+            )
 
 
 class Rotary(Lab):
@@ -167,7 +198,8 @@ would be <R_m x, y>, which depends on m. Scaling for a context s times as long c
     yarn      g omega_i + (1 - g) omega_i / s, g rising from 0 to 1 between 1 and 32 rotations over the
               original length; also, every score is multiplied by (0.1 ln s + 1)^2
     dynamic-ntk   omega_i while a query has no more keys than the original length; then ntk with s = 2, 4,
-              8, .. as the number of keys doubles
+              8, .. as the number of keys doubles. So a score depends on the distance only among queries
+              with the same s: across a doubling, the same distance is rotated by other angles
 
 We read everything from the scores of an attention head with W_Q = W_K = 1: R_t x from its scores with the
 unit vectors at position 0, omega_i from the scores of neighbours.
@@ -199,6 +231,7 @@ the angle a. Position t rotates pair i by t omega_i, so a query at m and a key a
             for scaling in SCALINGS
             if scaling in FREQUENCIES
         }
+        causal = {scaling: measure_causal(params, scaling, x, y) for scaling in measured}
         heads = [m.head for m in measured.values()]
         unscaled, last = measured["none"], params.length - 1
         distances = torch.arange(-last, last + 1, dtype=torch.float64)
@@ -222,7 +255,7 @@ the angle a. Position t rotates pair i by t omega_i, so a query at m and a key a
                 "query_positions": (queries := sorted({0, last // 2, last})),
                 "scores": unscaled.scores[queries].tolist(),
             },
-            law=list(check_law(measured, params)),
+            law=list(check_law(measured, causal, params)),
             effect=list(check_effect(measured)),
             table=ResultTable(COLUMNS, rows),
         )

@@ -13,7 +13,7 @@ import torch
 
 from regard import files, presets
 from regard.config import Config, TrainedTokenizer
-from regard.errors import UserError, suggest
+from regard.errors import UserError, join_names, suggest
 from regard.models import Model
 from regard.text.corpus import Corpus
 from regard.text.overlap import count_overlap, training_sentences
@@ -21,7 +21,11 @@ from regard.text.tokenizer import SPECIAL_TOKENS, Tokenizer, TokenizerPair
 from regard.training.differences import list_differences
 from regard.translator import Translator, load
 
-MAY_DIFFER = ("dropout", "embedding_std")  # model settings that do not change what the weights mean
+# Model settings without weights: how a model is trained, and what a query may attend to and how far.
+MAY_DIFFER = (
+    *("dropout", "embedding_std", "read_padding"),
+    *("scaling", "factor", "original_length", "attention_mask"),
+)
 
 
 @dataclass(frozen=True)
@@ -125,7 +129,7 @@ def check_model(old: Config, new: Config, name: str) -> None:
     if differences:
         raise UserError(
             f"init: the weights of {name} do not fit this model ({'; '.join(differences[:5])}). Give "
-            f"both runs the same [model]; only {' and '.join(MAY_DIFFER)} may differ"
+            f"both runs the same [model]; only {join_names(MAY_DIFFER)} may differ"
         )
 
 

@@ -42,12 +42,16 @@ def gradient_norms(model: Model, batch: Batch, output: int) -> list[float]:
 
 
 def path_difference(model: Model, batch: Batch, output: int) -> float:
-    """|g - g_start - g_attention| / |g|: the paths through start state and attention are all there are."""
+    """|g - g_start - g_attention| / |g|: the paths through start state and attention are all there are.
+
+    0 if all three are 0: where every ReLU of the start state is dead, and there is no attention.
+    """
     whole, attention, start = (
         source_gradient(model, batch, output, detached).double()
         for detached in ("", "initial", "states")
     )
-    return float((whole - start - attention).norm() / whole.norm())
+    difference = float((whole - start - attention).norm())
+    return difference / float(whole.norm()) if difference else 0.0
 
 
 def hidden_states_change(model: Model, batch: Batch) -> float:
@@ -67,9 +71,12 @@ class GeometricDecay:
     explained: float
 
     @classmethod
-    def fit(cls, norms: Sequence[float]) -> "GeometricDecay":
-        """Regression of ln |g_j| on the source position j."""
-        positions, logs = np.arange(len(norms)), np.log(norms)
+    def fit(cls, norms: Sequence[float]) -> "GeometricDecay | None":
+        """Regression of ln |g_j| on the source position j, where |g_j| > 0; None for less than 3 of them."""
+        positions = np.flatnonzero(norms)  # also those with NaN
+        if len(positions) < 3:
+            return None
+        logs = np.log(np.array(norms)[positions])
         slope, intercept = np.polyfit(positions, logs, 1)
         residual = logs - slope * positions - intercept
         return cls(float(np.exp(-slope)), float(1 - residual.var() / logs.var()))

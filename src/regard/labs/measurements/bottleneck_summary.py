@@ -22,7 +22,10 @@ GRADIENT_RATIO = 100
 
 NOT_TRAINED = (
     "Not trained: this model knows no letter, at any length, so that the effect of attention on it cannot be "
-    "judged. Train longer (epochs, train_size), or use gru."
+    "judged. Train longer (epochs, train_size), or, if the cell is rnn, use gru."
+)
+NO_GRADIENT = (
+    "the gradient is 0 (as with a start state whose ReLUs are all dead): its decay is not judged."
 )
 
 
@@ -60,6 +63,8 @@ class Measurement:
         with_attention, without = (
             self.gradient_norms[f"{name}, before"][first_letter] for name in (ATTENTION, BASELINE)
         )
+        if with_attention == without == 0:
+            return math.nan
         return with_attention / without if without else math.inf
 
 
@@ -84,7 +89,7 @@ def summarise(measured: Measurement) -> Findings:
             "capacity_error": baseline.error,
             "guess": baseline.guess,
             "fit_residual": baseline.residual,
-            "decay_per_step": decay.factor,
+            "decay_per_step": [decay.factor] if decay else [],
             "not_trained": untrained,
             "lengths": measured.lengths,
             "models": list(NAMES),
@@ -104,7 +109,12 @@ def summarise(measured: Measurement) -> Findings:
             f"without attention: {baseline.capacity:.2f} ± {baseline.error:.2f} tokens known, "
             f"{baseline.guess:.0%} of the others guessed; the fit is {baseline.residual:.3f} (RMS) from the "
             "measured accuracies.",
-            f"without attention, at initialisation: each step multiplies the gradient by {decay.factor:.3g}.",
+            "without attention, at initialisation: "
+            + (
+                f"each step multiplies the gradient by {decay.factor:.3g}."
+                if decay
+                else NO_GRADIENT
+            ),
             *(
                 f"Not trained: {name} (K < {LEARNED} in at least one seed: not a letter is known)"
                 for name in untrained
@@ -113,8 +123,19 @@ def summarise(measured: Measurement) -> Findings:
     )
 
 
-def judge_law(measured: Measurement, decay: GeometricDecay) -> list[Check]:
-    """What the derivation says of any model, trained or not."""
+def judge_law(measured: Measurement, decay: GeometricDecay | None) -> list[Check]:
+    """What the derivation says of any model, trained or not; a gradient of 0 cannot decay."""
+    geometric = (
+        Check(
+            "without attention, at initialisation: share of the variance of ln |g| explained by "
+            "r^(i + n - j)",
+            each.explained,
+            ">=",
+            GEOMETRIC,
+        )
+        for each in [decay]
+        if each
+    )
     return [
         Check.worst(
             "without attention: largest change of a logit when noise replaces all encoder states but the "
@@ -131,13 +152,7 @@ def judge_law(measured: Measurement, decay: GeometricDecay) -> list[Check]:
             PATHS_ERROR,
             hint="Something else carries the gradient to the encoder.",
         ),
-        Check(
-            "without attention, at initialisation: share of the variance of ln |g| explained by "
-            "r^(i + n - j)",
-            decay.explained,
-            ">=",
-            GEOMETRIC,
-        ),
+        *geometric,
     ]
 
 

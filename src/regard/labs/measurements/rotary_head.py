@@ -1,5 +1,7 @@
 """An attention head with rotary positions, measured through its scores, beside what is derived for it."""
 
+from dataclasses import replace
+
 import torch
 from jaxtyping import Float
 from pydantic import Field
@@ -54,14 +56,18 @@ class RotaryHead:
         self.parameter_count = sum(parameter.numel() for parameter in position.parameters())
         # Frequencies are measured at the end of a full extended context, everything else at its start.
         self.end = max(self.dim, round(params.factor * params.original_length))
-        within, extended = (
-            RotarySetting(self.dim, params.base, length=length, **extension)
-            for length in (self.length, self.end)
+        self.scaling, self.setting = (
+            scaling,
+            RotarySetting(self.dim, params.base, length=self.length, **extension),
         )
-        self.derived_omega = derive_frequencies(scaling, extended)
+        self.derived_omega = self.derive_omega(self.end).tolist()
         self.derived_scale = derive_score_scale(scaling, params.factor)
-        self._omega = torch.tensor(derive_frequencies(scaling, within), dtype=torch.float64)
         self.omega, self.scale = self._measure_frequencies()
+
+    def derive_omega(self, length: int) -> Omega:
+        """The frequencies of a query with this many keys."""
+        setting = replace(self.setting, length=length)
+        return torch.tensor(derive_frequencies(self.scaling, setting), dtype=torch.float64)
 
     def _measure_frequencies(self) -> tuple[Omega, Omega]:
         """(omega, scale) of each pair: neighbours m, n = m - 1 and unit vectors e, e' of one pair.
@@ -96,19 +102,47 @@ class RotaryHead:
 
     def by_matrix(self, x: Vector) -> Vectors:
         """(x1 cos - x2 sin, x2 cos + x1 sin), for every t"""
-        return torch.stack([rotate(x, t, self._omega) for t in range(self.length)])
+        omega = self.derive_omega(self.length)
+        return torch.stack([rotate(x, t, omega) for t in range(self.length)])
 
     def by_complex(self, x: Vector) -> Vectors:
         """(x1 + i x2) e^(i t omega), for every t"""
-        angles = torch.arange(self.length, dtype=torch.float64)[:, None] * self._omega
+        angles = torch.arange(self.length, dtype=torch.float64)[:, None] * self.derive_omega(
+            self.length
+        )
         return torch.view_as_real(as_complex(x) * torch.exp(1j * angles)).flatten(1)
 
-    def closed_form(self, x: Vector, y: Vector, distances: Tensor) -> Tensor:
+    def closed_form(
+        self, x: Vector, y: Vector, distances: Tensor, length: int | None = None
+    ) -> Tensor:
         """sum_i |x_i| |y_i| cos((n - m) omega_i + arg y_i - arg x_i), times the scale, for each n - m"""
         one, other = as_complex(x), as_complex(y)
-        pairs = zip(one.abs() * other.abs(), other.angle() - one.angle(), self._omega, strict=True)
+        omegas = self.derive_omega(length or self.length)
+        pairs = zip(one.abs() * other.abs(), other.angle() - one.angle(), omegas, strict=True)
         total = sum(a * torch.cos(distances * omega + phase) for a, phase, omega in pairs)
         return self.derived_scale * torch.as_tensor(total)
+
+
+def measure_causal(params: RotaryParameters, scaling: str, x: Vector, y: Vector) -> float:
+    """Largest difference of a causal head's score from the closed form, far beyond its original length.
+
+    Query t has t + 1 keys, so a scaling by the length at hand gives it frequencies of its own.
+    """
+    head = RotaryHead(params.model_copy(update={"original_length": params.length // 4}), scaling)
+    ids = torch.arange(params.length)
+    queries, keys = (vector.expand(params.length, -1) for vector in (x, y))
+    causal = ids[:, None] >= ids
+    scores = head.score(queries, ids, keys, ids, causal)
+    errors = [
+        largest(scores[t, : t + 1] - head.closed_form(x, y, (ids[: t + 1] - t).double(), t + 1))
+        for t in range(params.length)
+    ]
+    return float(torch.tensor(errors).max()) / (head.derived_scale * score_bound(x, y))
+
+
+def score_bound(x: Vector, y: Vector) -> float:
+    """sum_i |x_i| |y_i|, the largest possible score"""
+    return float((as_complex(x).abs() * as_complex(y).abs()).sum())
 
 
 class Measurement:
@@ -121,8 +155,7 @@ class Measurement:
         queries, keys = (vector.expand(head.length, -1) for vector in (x, y))
         self.scores: Scores = head.score(queries, ids, keys, key_ids)
         self.derived = head.closed_form(x, y, (key_ids - ids[:, None]).double())
-        self.largest_score = float((as_complex(x).abs() * as_complex(y).abs()).sum())
-        self.largest_score *= head.derived_scale
+        self.largest_score = head.derived_scale * score_bound(x, y)
         rotated = {"query": head.rotated(x, as_key=False), "key": head.rotated(y, as_key=True)}
         vectors = {"query": x, "key": y}
         self.rotation_errors = {
@@ -136,7 +169,9 @@ class Measurement:
         self.score_error = largest(self.scores - self.derived) / self.largest_score
         self.spread = largest(spread_by_distance(self.scores)) / self.largest_score
         by_distance = self.scores[0]  # seen from the first query
-        self.range = float(by_distance.max() - by_distance.min()) / self.largest_score
+        # With random phases, the terms of a score add up to about this.
+        typical = head.derived_scale * float((as_complex(x).abs() * as_complex(y).abs()).norm())
+        self.range = float(by_distance.max() - by_distance.min()) / typical
 
 
 def as_complex(x: Vector) -> Tensor:

@@ -5,7 +5,7 @@ from contextlib import suppress
 from typing import Any
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from regard import config
@@ -58,16 +58,22 @@ class ScoringHead:
 
     @torch.no_grad()
     def __call__(
-        self, queries: Tokens, query_ids: PositionIds, keys: Tokens, key_ids: PositionIds
+        self,
+        queries: Tokens,
+        query_ids: PositionIds,
+        keys: Tokens,
+        key_ids: PositionIds,
+        mask: Bool[Tensor, "query key"] | None = None,
     ) -> Float[Tensor, "query key"]:
-        """The score of each query for each key."""
+        """The score of each query for each key; 0 for a masked key."""
         position = self.layer.position
         queries = position.embed(queries[None], query_ids[None])
         keys_values = self.layer.keys_values(
             position.embed(keys[None], key_ids[None]), key_ids[None]
         )
+        mask = None if mask is None else mask[None]
         _, scores = self.layer(
-            queries, *keys_values, None, query_ids[None], key_ids[None], need_weights=True
+            queries, *keys_values, mask, query_ids[None], key_ids[None], need_weights=True
         )
         assert scores is not None
         return scores[0, 0]

@@ -40,7 +40,7 @@ EXCHANGES = (
 )
 
 FOLLOWED = 0.9  # share of letters above which the output follows the part that they are read from
-READABLE = 0.25  # accuracy of a probe above that with shuffled labels
+LEARNED = 0.2  # accuracy of a probe above that before training
 SCORE_ERROR = 1e-3  # nats of a whole output, in float32
 CHANGED = 1e-6  # an activation above rounding
 REACHED = 1e-30  # a gradient that is not exactly 0
@@ -125,7 +125,7 @@ def summarise(measured: Measurement, untrained: Probes) -> Findings:
             "part_gradients": list(measured.part_gradients.values()),
         },
         law=judge_law(measured),
-        effect=judge_effect(measured),
+        effect=judge_effect(measured, untrained),
         table=ResultTable(
             [
                 "start state of",
@@ -201,18 +201,10 @@ def judge_law(measured: Measurement) -> list[Check]:
     ]
 
 
-def judge_effect(measured: Measurement) -> list[Check]:
-    """What the claim says of a trained model."""
+def judge_effect(measured: Measurement, untrained: Probes) -> list[Check]:
+    """What the claim says of a trained model; a state shows its last letter before training, too."""
     hint = "Not trained, or the letters are read from elsewhere."
-    readable = (
-        Check(
-            f"accuracy of a probe above shuffled labels, {name}",
-            measured.probes[name].accuracy - measured.probes[name].shuffled,
-            ">=",
-            READABLE,
-        )
-        for name in ("encoder state: position", "encoder state: letter")
-    )
+    position = "encoder state: position"
     return [
         Check("own letters", measured.shares["own", "own"].own_letters, ">=", FOLLOWED, hint=hint),
         Check(
@@ -229,7 +221,13 @@ def judge_effect(measured: Measurement) -> list[Check]:
             FOLLOWED,
             hint=hint,
         ),
-        *readable,
+        Check(
+            f"accuracy of a probe, trained minus before training, {position}",
+            measured.probes[position].accuracy - untrained[position].accuracy,
+            ">=",
+            LEARNED,
+            hint=hint,
+        ),
     ]
 
 
@@ -240,12 +238,14 @@ def make_notes(measured: Measurement, untrained: Probes) -> list[str]:
         for name, result in measured.probes.items()
     )
     norms = ", ".join(f"{name} {norm:.2g}" for name, norm in measured.part_gradients.items())
-    zeros, moved = measured.shares["zeros", "own"], measured.shares[OTHER, "own"]
+    zeros, swapped, moved = (measured.shares[start, "own"] for start in ("zeros", SAME, OTHER))
     return [
         f"probes, accuracy (before training, with shuffled labels): {probes}.",
         f"case: with the start state of a sentence that asks for the other case, {moved.other_case:.0%} of "
         f"the letters have that case, {moved.own_case:.0%} the own one. Where the case is read from is "
         "reported, not judged: run other seeds.",
-        f"start state 0: {zeros.own_letters:.0%} of the letters are right.",
+        f"start state 0: {zeros.own_letters:.0%} of the letters are right (start state of another sentence: "
+        f"{swapped.own_letters:.0%}). Letters lost with zeros cut against 'not from the start state'. A "
+        "state of zeros does not occur in training; what is lost is reported, not explained.",
         f"gradient of the training loss by part: {norms}.",
     ]
