@@ -185,7 +185,7 @@ def queries(means, a, b, beta):
         add_legend(left, colours, loc="upper right", bbox_to_anchor=(1.06, 1))
         for label, colour, errors in zip(labels, colours.series[:2], data["errors"], strict=True):
             right.plot(data["min_scores"], errors, ".", ms=5, color=colour, label=label)
-        low, high = min(data["min_scores"]), max(data["min_scores"])
+        low, high = min(0, *data["min_scores"]), max(data["min_scores"])
         scores = [low + (high - low) * step / 99 for step in range(100)]
         critical = data["threshold"] - float(result.parameters["margin"])
         bounds = [data["max_distance"] / (1 + math.exp(score - critical)) for score in scores]
@@ -197,4 +197,4 @@ def queries(means, a, b, beta):
             ylabel=r"$|$output$\,- (v_a + v_b)/2\,|$",
             ylim=(0, None),
         )
-        add_legend(right, colours)
+        add_legend(right, colours, loc="upper right")
