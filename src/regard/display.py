@@ -9,19 +9,20 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
 
 class Display(AbstractContextManager["Display"]):
-    """`print` writes a line; `update` moves the progress bar, if there is one."""
+    """`print` writes a line; `update` moves the progress bar, if there is one.
 
-    def __init__(self, console: Console) -> None:
+    `has_bar`: whether a terminal gets one. `has_end`: whether it is known how much there is to do.
+    """
+
+    def __init__(self, console: Console, has_bar: bool = True, has_end: bool = True) -> None:
         self.console = console
         self.bar: Progress | None = None
         self.task: Any = None
-        if console.is_terminal:
-            columns = (
-                BarColumn(),
-                TextColumn("{task.percentage:>3.0f}%"),
-                TextColumn("{task.description}"),
-            )
-            self.bar = Progress(*columns, TimeRemainingColumn(), console=console, transient=True)
+        if console.is_terminal and has_bar:
+            columns = [BarColumn(), TextColumn("{task.percentage:>3.0f}%")] if has_end else []
+            columns += [TextColumn("{task.description}")]
+            columns += [TimeRemainingColumn()] if has_end else []
+            self.bar = Progress(*columns, console=console, transient=True)
             self.task = self.bar.add_task("", total=1.0)
 
     def __enter__(self) -> "Display":

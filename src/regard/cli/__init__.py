@@ -7,7 +7,7 @@ import typer
 
 import regard
 
-from regard.cli import models, pictures, experiments, labs, benchmarks  # noqa: F401  # isort: skip (as --help lists)
+from regard.cli import models, translate, pictures, experiments, labs, benchmarks  # noqa: F401  # isort: skip (as --help lists)
 from regard.cli.common import app, err
 from regard.errors import UserError
 

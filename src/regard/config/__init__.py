@@ -64,6 +64,7 @@ from regard.config.text import (
     ExcludedSplits,
     FileData,
     Noise,
+    PairsData,
     PlainText,
     PretrainedTokenizer,
     SyntheticData,
@@ -98,6 +99,7 @@ __all__ = [
     "NoPosition",
     "Noise",
     "Normaliser",
+    "PairsData",
     "PlainNormaliser",
     "PlainScore",
     "PlainText",
@@ -200,7 +202,7 @@ class Config(Table):
     init: str | None = Field(default=None, min_length=1)
     """Warm start: the folder of the run whose weights to start from. In a comparison, also a preset or
     a .toml file, which is then trained first."""
-    data: one_of(SyntheticData, DatasetData, FileData, PlainText) = SyntheticData()
+    data: one_of(SyntheticData, DatasetData, FileData, PlainText, PairsData) = SyntheticData()
     tokenizer: one_of(Characters, Words, Bpe, PretrainedTokenizer) = Characters()
     model: one_of(Recurrent, Transformer, DecoderOnly, Pretrained) = Recurrent()
     training: Training = Training()

@@ -73,6 +73,12 @@ class FileData(Data):
         return self
 
 
+class PairsData(Data):
+    """Pairs given in Python to `regard.train`, which a run folder does not contain."""
+
+    kind: Literal["pairs"] = "pairs"
+
+
 class ExcludedSplits(Table):
     """Splits of a public corpus."""
 

@@ -54,6 +54,12 @@ class Architecture:
         model_class = PretrainedEncoderDecoder if is_pair else PretrainedDecoder
         return model_class(hf_model, self.logit_scale, self.suppressed_ids)
 
+    @classmethod
+    def from_model(cls, model: Pretrained) -> "Architecture":
+        """The architecture of a model, which may have been trained since it was built."""
+        suppressed_ids = model.suppression.nonzero()[:, 0].tolist()
+        return cls(portable_config(model.hf_model.config), model.logit_scale, suppressed_ids)
+
     def save(self, folder: Path) -> None:
         files.write(folder / FILE, json.dumps(asdict(self), indent=1, ensure_ascii=False))
 
