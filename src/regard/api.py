@@ -229,7 +229,7 @@ def train(
     data = None if pairs is None else corpus.from_pairs(pairs, validation, resolved.data.fraction)
     if data is None and validation is not None:
         raise UserError("validation needs pairs: the data of a config has its own validation split")
-    console, device = Console(quiet=quiet), resolve_device(device)
+    console, device = Console(quiet=quiet, soft_wrap=True), resolve_device(device)
     with TemporaryDirectory() if run is None else nullcontext(run) as folder:
         options = (Path(folder), device, resume, console)
         training.train(resolved, *options, data=data, callbacks=tuple(callbacks))
