@@ -10,6 +10,7 @@ import regard
 from regard import presets
 from regard.api import Translator, from_loaded
 from regard.config import Config
+from regard.text.tokenizer import BOS, EOS
 from tests.test_translator import MODELS, TEXTS, assert_same, build_translator
 
 TINY = {
@@ -199,18 +200,36 @@ def test_stream_raises_the_error_in_its_place():
 
 
 def test_explain_gives_the_attention_and_score_of_given_pairs(model):
-    """Of its own outputs, exactly what `translate` returns."""
+    pairs = [("<U> cafe", "CAB"), ("bad", "BAD"), ("<L> decade faced", "A A A A")]
+    for (source, target), out in zip(pairs, model.explain(pairs), strict=True):
+        assert out.text == target
+        source_ids = model.tokenizers.encode_source(source)
+        ids = [*model.tokenizers.target.encode(target), EOS]
+        assert out.source == model.tokenizers.source.ids_to_tokens(source_ids)
+        assert out.target == model.tokenizers.target.ids_to_tokens(ids)
+        inputs = torch.tensor([source_ids]), torch.tensor([[BOS, *ids[:-1]]])
+        mask = torch.ones_like(inputs[0], dtype=torch.bool)
+        with torch.inference_mode():
+            log_probs = model.model(inputs[0], mask, inputs[1])[0].log_softmax(-1)
+            weights = model.model.attention_weights(inputs[0], mask, inputs[1])
+        assert out.score == pytest.approx(float(log_probs[range(len(ids)), ids].sum()), abs=1e-4)
+        assert out.normalised == pytest.approx(out.score / len(ids))
+        assert out.attention.keys() == weights.keys()
+        for name, expected in weights.items():
+            torch.testing.assert_close(out.attention[name], expected[0], atol=1e-5, rtol=0)
+
+
+def test_explain_gives_what_translate_gave():
+    """With a bias towards the end token, so that every output has one."""
+    model = from_loaded(build_translator("gru"))
+    _, bias = model.model.output_projection
+    assert bias is not None
+    bias.data[EOS] += 4
     outputs = model.translate(TEXTS)
-    done = [(t, out) for t, out in zip(TEXTS, outputs, strict=True) if out.target[-1] == "<end>"]
-    pairs = [(text, out.text) for text, out in done if "<unk>" not in out.target]
-    explained = model.explain([*pairs, ("bad", "BED")])
-    assert explained[-1].text == "BED"
-    assert explained[-1].target[-1] == "<end>"
-    for result, (_, reference) in zip(explained, done, strict=False):
-        if result.target == reference.target:
-            assert_same(result, reference)
-    scores = {out.text: model.explain([("bad", out.text)])[0].score for out in explained}
-    assert len(set(scores.values())) == len(scores)
+    assert all(out.target[-1] == "<end>" for out in outputs)
+    explained = model.explain([(t, out.text) for t, out in zip(TEXTS, outputs, strict=True)])
+    for result, reference in zip(explained, outputs, strict=True):
+        assert_same(result, reference)
 
 
 def test_encode_gives_a_state_for_each_token_whatever_the_batch(model):

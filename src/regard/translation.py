@@ -27,7 +27,7 @@ class Translation:
     """The score that ranked it (length-normalised in beam search)."""
     alternatives: list["Translation"] = field(default_factory=list)
     """The rest of the n-best list, best first."""
-    weights: Attention | None = field(default=None, repr=False)
+    weights: Attention | None = field(default=None, repr=False, compare=False)
 
     @property
     def attention(self) -> Attention:

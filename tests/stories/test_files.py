@@ -149,25 +149,25 @@ def start(*words: object, **options) -> subprocess.Popen:
 
 def test_a_closed_pipe_ends_quietly(run: Path, tmp_path):
     (tmp_path / "in.txt").write_text("<U> a\n" * 20_000)
-    process = start(run, "--input", tmp_path / "in.txt")
-    assert process.stdout.readline()  # as `head -1` does
-    process.stdout.close()
-    assert process.stderr.read() == b""
-    assert process.wait(60) == 141
+    with start(run, "--input", tmp_path / "in.txt") as process:
+        assert process.stdout.readline()  # as `head -1` does
+        process.stdout.close()
+        assert process.stderr.read() == b""
+        assert process.wait(120) == 141
 
 
 @pytest.mark.parametrize("form", ["text", "json"])
 def test_ctrl_c_keeps_what_is_done(run: Path, tmp_path, form):
     out = tmp_path / "out.txt"
     options = ["--output", out, *(["--json"] if form == "json" else [])]
-    process = start(run, "--input", "-", *options, stdin=subprocess.PIPE)
-    process.stdin.write(b"<U> a\n" * 64)
-    process.stdin.flush()  # one window; then it waits for more
-    deadline = time.monotonic() + 120
-    while not (out.is_file() and out.stat().st_size) and time.monotonic() < deadline:
-        time.sleep(0.1)
-    process.send_signal(signal.SIGINT)
-    assert process.wait(60) == 130
-    assert process.stderr.read() == b"interrupted after 64 lines\n"
+    with start(run, "--input", "-", *options, stdin=subprocess.PIPE) as process:
+        process.stdin.write(b"<U> a\n" * 64)
+        process.stdin.flush()  # one window; then it waits for more
+        deadline = time.monotonic() + 120
+        while not (out.is_file() and out.stat().st_size) and time.monotonic() < deadline:
+            time.sleep(0.1)
+        process.send_signal(signal.SIGINT)
+        assert process.wait(120) == 130
+        assert process.stderr.read() == b"interrupted after 64 lines\n"
     text = out.read_text("utf-8")
     assert len(json.loads(text) if form == "json" else text.splitlines()) == 64
