@@ -14,6 +14,8 @@ The tree follows a sentence through the system. Read it in this order:
     compare           experiments: presets x variations x seeds -> tables and curves
     labs              claims about attention, measured and plotted
     export            a run for others: a folder for the Hugging Face hub
+    lines             text files, line by line
+    api               `regard.load` and `regard.train`: what Python users call
     cli               the commands
 """
 
@@ -28,19 +30,34 @@ if "torch" not in sys.modules and "OMP_WAIT_POLICY" not in os.environ:
     os.environ.setdefault("GOMP_SPINCOUNT", "2000")
 
 __version__ = "0.2.0"
-__all__ = ["Translation", "Translator", "UserError", "__version__", "load", "register"]
+__all__ = [
+    "Config",
+    "Sampling",
+    "Translation",
+    "Translator",
+    "UserError",
+    "__version__",
+    "load",
+    "register",
+    "train",
+]
 
 if TYPE_CHECKING:
+    from regard.api import Translator, load, train
+    from regard.config import Config
     from regard.errors import UserError
     from regard.models import register
-    from regard.translator import Translation, Translator, load
+    from regard.translation import Sampling, Translation
 
 _HOME = {
-    "Translation": "regard.translator",
-    "Translator": "regard.translator",
+    "Config": "regard.config",
+    "Sampling": "regard.translation",
+    "Translation": "regard.translation",
+    "Translator": "regard.api",
     "UserError": "regard.errors",
-    "load": "regard.translator",
+    "load": "regard.api",
     "register": "regard.models",
+    "train": "regard.api",
 }
 
 

@@ -12,22 +12,20 @@ from rich.progress import BarColumn, Progress, TextColumn
 class Display(AbstractContextManager["Display"]):
     """`print` writes a line; `update` moves the progress bar, if there is one.
 
+    `has_bar`: whether a terminal gets one. `has_end`: whether it is known how much there is to do.
     `time_left` is estimated from the speed since the first update, so a resumed run does not count the
     work of earlier sessions.
     """
 
-    def __init__(self, console: Console) -> None:
+    def __init__(self, console: Console, has_bar: bool = True, has_end: bool = True) -> None:
         self.console = console
         self.bar: Progress | None = None
         self.task: Any = None
         self.start: tuple[float, float] | None = None  # fraction and time of the first update
         self.fraction = 0.0
-        if console.is_terminal:
-            columns = (
-                BarColumn(),
-                TextColumn("{task.percentage:>3.0f}%"),
-                TextColumn("{task.description}"),
-            )
+        if console.is_terminal and has_bar:
+            columns = [BarColumn(), TextColumn("{task.percentage:>3.0f}%")] if has_end else []
+            columns += [TextColumn("{task.description}")]
             self.bar = Progress(*columns, console=console, transient=True)
             self.task = self.bar.add_task("", total=1.0)
 

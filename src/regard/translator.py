@@ -1,102 +1,47 @@
 """The whole path in one file: text -> ids -> memory -> search -> text, with attention weights."""
 
-import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from itertools import islice
 from pathlib import Path
-from random import Random
+from typing import Any
 
 import torch
-from jaxtyping import Float
 from torch import Tensor
 
-from regard import models, presets, shipped
+from regard import files, models, presets, shipped
 from regard.config import Config
 from regard.devices import resolve_device
 from regard.errors import NotFiniteError, UserError, join_names, suggest
-from regard.models import Memory, Model, build, llama, weights
+from regard.models import Model, build, llama, weights
 from regard.models.batching import batch_rows
-from regard.search import Hypothesis, ScoredPair, beam, greedy, sample, token_log_probs
+from regard.search import Hypothesis, beam, greedy
 from regard.text import hub
 from regard.text.batch import EncodedPairs, pad
-from regard.text.tokenizer import BOS, EOS, TokenizerPair
+from regard.text.tokenizer import BOS, EOS, UNK, TokenizerPair
+from regard.translation import Attention, Decoding, Sampling, Translation
 
-Attention = dict[str, Float[Tensor, "layer head query key"]]
+__all__ = ["Sampling", "Translation", "Translator", "load", "read_config"]
 
 BATCH_TOKENS = 4096
 GPU_BATCH_TOKENS = 32_768  # on a GPU, a step takes as long for one sentence as for a thousand
 
 
-@dataclass(frozen=True)
-class Translation:
-    """One output: text, tokens, score, attention weights, and the rest of the n-best list."""
-
-    text: str
-    source: list[str]
-    """Tokens as strings; both sides end with the EOS token, if the output has one."""
-    target: list[str]
-    score: float
-    """Total log-probability of the output, EOS included."""
-    normalised: float
-    """The score that ranked it (length-normalised in beam search)."""
-    alternatives: list["Translation"] = field(default_factory=list)
-    """The rest of the n-best list, best first."""
-    weights: Attention | None = field(default=None, repr=False)
-
-    @property
-    def attention(self) -> Attention:
-        """Weights by mechanism: {"cross": [layer head target source], "encoder": ..., "decoder": ...}."""
-        if self.weights is None:
-            raise UserError("no attention weights: call translate(texts, attention=True)")
-        return self.weights
-
-
-@dataclass(frozen=True)
-class Sampling:
-    """Sampling parameters."""
-
-    temperature: float = 1.0
-    top_k: int | None = None
-    top_p: float | None = None
-    seed: int = 0
-
-    def __post_init__(self) -> None:
-        if not 0 < self.temperature < float("inf"):
-            raise UserError(
-                f"temperature must be a positive number, not {self.temperature:g}; 0 would be greedy search"
-            )
-        if self.top_k is not None and self.top_k < 1:
-            raise UserError(f"top-k must be at least 1, not {self.top_k}")
-        if self.top_p is not None and not 0 < self.top_p <= 1:
-            raise UserError(f"top-p must be above 0 and at most 1, not {self.top_p:g}")
-
-    def sample(
-        self, model: Model, memory: Memory, max_lengths: Tensor, rows: list[int], count: int
-    ) -> list[list[Hypothesis]]:
-        """`count` samples for each row, most probable first; each sample has its own seed."""
-        samples = [
-            sample(
-                model,
-                memory,
-                max_lengths,
-                [Random(f"{self.seed}/{row}/{number}").getrandbits(63) for row in rows],
-                self.temperature,
-                self.top_k,
-                self.top_p,
-            )
-            for number in range(count)
-        ]
-        return [sorted(row, key=lambda h: -h.normalised) for row in zip(*samples, strict=True)]
-
-
 class Translator:
     """A trained model with its tokenizers and config: the result of `regard.load`."""
 
-    def __init__(self, config: Config, tokenizers: TokenizerPair, model: Model) -> None:
+    def __init__(
+        self,
+        config: Config,
+        tokenizers: TokenizerPair,
+        model: Model,
+        card: dict[str, Any] | None = None,
+    ) -> None:
         self.config = config
         self.tokenizers = tokenizers
         self.model = model.eval()
+        self.card = card
+        """The result card of its run, if it has one."""
 
     @property
     def device(self) -> torch.device:
@@ -104,7 +49,7 @@ class Translator:
 
     def translate(
         self,
-        texts: Sequence[str],
+        texts: Iterable[str],
         *,
         beam: int = 1,
         nbest: int = 1,
@@ -117,16 +62,59 @@ class Translator:
         `attention` costs one more forward pass over each output. `batch_tokens`: maximum number of tokens
         in a batch; the default depends on the device.
         """
+        decoding = Decoding(beam, nbest, sample, attention, batch_tokens)
         if isinstance(texts, str):
             raise UserError("translate takes a list of texts: write translate([text])")
-        texts = [self.validate_text(text, number) for number, text in enumerate(texts, start=1)]
-        encoded = EncodedPairs.from_pairs(((text, "") for text in texts), self.tokenizers)
-        nbest_lists = self.search(encoded, beam, nbest, sample, batch_tokens)
+        sources = [self.encode_source(text, f"text {n}") for n, text in enumerate(texts, start=1)]
+        return self._translate(sources, range(len(sources)), decoding)
+
+    def try_translate(
+        self, texts: Sequence[str], decoding: Decoding, first_number: int = 1, noun: str = "text"
+    ) -> list[Translation | UserError]:
+        """The translation of each text, or the error that says why there is none.
+
+        `first_number` is the number of the first text, as a seed of its samples and, after `noun`, in errors.
+        """
+        names = (f"{noun} {first_number + row}" for row in range(len(texts)))
+        sources = [self._try_encode(text, name) for text, name in zip(texts, names, strict=True)]
+        encoded = {row: ids for row, ids in enumerate(sources) if not isinstance(ids, UserError)}
+        numbers = [first_number - 1 + row for row in encoded]
+        outputs = self._translate(list(encoded.values()), numbers, decoding)
+        translated = dict(zip(encoded, outputs, strict=True))
+        return [
+            source if isinstance(source, UserError) else translated[row]
+            for row, source in enumerate(sources)
+        ]
+
+    def _try_encode(self, text: str, name: str) -> list[int] | UserError:
+        try:
+            return self.encode_source(text, name)
+        except UserError as error:
+            return error
+
+    def _translate(
+        self, sources: list[list[int]], numbers: Sequence[int], decoding: Decoding
+    ) -> list[Translation]:
+        """The translations of encoded sources; `numbers` seed their samples."""
+        encoded = EncodedPairs(sources, [[] for _ in sources])
+        options = (decoding.beam, decoding.nbest, decoding.sample, decoding.batch_tokens)
+        nbest_lists = self.search(encoded, *options, numbers)
         outputs = [(row, hypothesis) for row, best in enumerate(nbest_lists) for hypothesis in best]
+        translations = iter(self._translations(encoded, outputs, decoding))
+        ranked = [list(islice(translations, len(best))) for best in nbest_lists]
+        return [replace(best[0], alternatives=best[1:]) for best in ranked]
+
+    def _translations(
+        self,
+        encoded: EncodedPairs,
+        outputs: Sequence[tuple[int, Hypothesis]],
+        decoding: Decoding,
+    ) -> list[Translation]:
+        """Each (row, output) as text and tokens, with its attention weights if they are wanted."""
         all_weights: Sequence[Attention | None] = [None] * len(outputs)
-        if attention:
-            all_weights = self.attention_weights(encoded, outputs, batch_tokens)
-        translations = iter(
+        if decoding.attention:
+            all_weights = self.attention_weights(encoded, outputs, decoding.batch_tokens)
+        return [
             Translation(
                 self.tokenizers.target.decode(hypothesis.ids),
                 self.tokenizers.source.ids_to_tokens(encoded.source[row]),
@@ -136,87 +124,37 @@ class Translator:
                 weights=weights,
             )
             for (row, hypothesis), weights in zip(outputs, all_weights, strict=True)
-        )
-        ranked = [list(islice(translations, len(best))) for best in nbest_lists]
-        return [replace(best[0], alternatives=best[1:]) for best in ranked]
-
-    def score(
-        self,
-        pairs: Iterable[tuple[str, str]],
-        *,
-        attention: bool = False,
-        batch_tokens: int | None = None,
-    ) -> list[ScoredPair]:
-        """Score given (source, translation) pairs: the log-probability of each token, EOS included.
-
-        The scores of a test set sum to minus its loss in `evaluate`; an output of `translate` has its own
-        `score`. A language model takes ("", text).
-        """
-        encoded = self.encode_pairs(pairs)
-        log_probs = token_log_probs(self.model, encoded, batch_tokens)
-        if not all(math.isfinite(value) for values in log_probs for value in values):
-            raise NotFiniteError
-        targets = [[*encoded.target[row], EOS] for row in range(len(encoded))]
-        all_weights: Sequence[Attention | None] = [None] * len(encoded)
-        if attention:
-            outputs = [(row, Hypothesis(ids, 0.0, 0.0)) for row, ids in enumerate(targets)]
-            all_weights = self.attention_weights(encoded, outputs, batch_tokens)
-        return [
-            ScoredPair(
-                self.tokenizers.source.ids_to_tokens(encoded.source[row]),
-                self.tokenizers.target.ids_to_tokens(ids),
-                log_probs[row],
-                all_weights[row],
-            )
-            for row, ids in enumerate(targets)
         ]
 
-    def encode_pairs(self, pairs: Iterable[tuple[str, str]]) -> EncodedPairs:
-        """The token ids of pairs that this model can read."""
-        numbered = enumerate(pairs, start=1)
-        encoded = EncodedPairs.from_pairs(
-            (self.validate_pair(pair, number) for number, pair in numbered), self.tokenizers
-        )
-        self.check_lengths(encoded)
-        return encoded
-
-    def validate_pair(self, pair: tuple[str, str], number: int) -> tuple[str, str]:
-        """The pair, if it is one and this model can read its source."""
-        is_pair = isinstance(pair, tuple | list) and len(pair) == 2
-        if not is_pair or not all(isinstance(text, str) for text in pair):
-            raise UserError(
-                f"score takes pairs, (source, translation), both strings: pair {number} is {pair!r:.80}"
-            )
-        return self.validate_text(pair[0], number), pair[1]
-
-    def validate_text(self, text: str, number: int) -> str:
-        """The text, if this model can read it."""
+    def encode_source(self, text: str, name: str) -> list[int]:
+        """The ids of a text, with its EOS, if this model can read it; errors call it by its `name`."""
+        if not isinstance(text, str):
+            raise UserError(f"{name} is not a string but a {type(text).__name__}: {text!r}")
         if self.config.is_language_model:
             if text:
                 raise UserError(
-                    f"text {number} is not empty, and this is a language model, which has no source: "
+                    f"{name} is not empty, and this is a language model, which has no source: "
                     "leave the text out, and sample with --sample"
                 )
-            return text
+            return self.tokenizers.encode_source(text)
         if not text.strip():
-            raise UserError(f"text {number} is empty: there is nothing to translate")
+            raise UserError(f"{name} is empty: there is nothing to translate")
         tokenizer, limit = self.tokenizers.source, self.tokenizers.max_tokens
-        length = len(tokenizer.encode(text))
-        if length > limit:
+        ids = tokenizer.encode(text)
+        if len(ids) > limit:
             raise UserError(
-                f"text {number} has {length} tokens and this model reads at most {limit} "
+                f"{name} has {len(ids)} tokens and this model reads at most {limit} "
                 "(tokenizer.max_tokens): shorten or split it"
             )
-        # Strict: no UNK occurred in training, so its embedding is untrained.
-        unknown = tokenizer.unknown_pieces(text) if tokenizer.strict else []
-        if unknown:
-            quoted = ", ".join(f'"{piece}"' for piece in unknown[:5])
+        if tokenizer.strict and UNK in ids:
+            # No UNK occurred in training, so its embedding is untrained.
+            quoted = ", ".join(f'"{piece}"' for piece in tokenizer.unknown_pieces(text)[:5])
             known = "".join(sorted(p for p in tokenizer.pieces if len(p) == 1 and not p.isspace()))
             raise UserError(
-                f"text {number} contains {quoted}, which is not in this model's vocabulary; "
+                f"{name} contains {quoted}, which is not in this model's vocabulary; "
                 f"it knows {known or len(tokenizer.pieces)}"
             )
-        return text
+        return ids + [EOS] * self.tokenizers.source_eos
 
     def search(
         self,
@@ -225,14 +163,14 @@ class Translator:
         nbest: int = 1,
         sampling: Sampling | None = None,
         batch_tokens: int | None = None,
+        numbers: Sequence[int] | None = None,
     ) -> list[list[Hypothesis]]:
-        """The `nbest` outputs for each source, best first, independent of the batching."""
-        if beam_size < 1 or nbest < 1:
-            raise UserError(f"beam and nbest must be at least 1: got {beam_size} and {nbest}")
-        if sampling is None and nbest > beam_size:
-            raise UserError(f"nbest ({nbest}) is above the beam size ({beam_size}): raise --beam")
-        if sampling is not None and beam_size > 1:
-            raise UserError("choose either beam search or sampling")
+        """The `nbest` outputs for each source, best first, independent of the batching.
+
+        `numbers` seed the samples of each source: 0, 1, ... by default.
+        """
+        Decoding(beam_size, nbest, sampling)  # raises an error if they do not go together
+        numbers = range(len(encoded)) if numbers is None else numbers
         results: dict[int, list[Hypothesis]] = {}
         length_penalty = self.config.search.length_penalty
         on_gpu = self.device.type == "cuda"
@@ -245,7 +183,8 @@ class Translator:
                 max_lengths = torch.tensor(limits, device=self.device)
                 memory = self.model.encode(source, mask)
                 if sampling is not None:
-                    outputs = sampling.sample(self.model, memory, max_lengths, rows, nbest)
+                    seeds = [numbers[row] for row in rows]
+                    outputs = sampling.sample(self.model, memory, max_lengths, seeds, nbest)
                 elif beam_size == 1:
                     outputs = [[output] for output in greedy(self.model, memory, max_lengths)]
                 else:
@@ -338,9 +277,16 @@ def load(run: str | Path, device: str | torch.device = "cpu", *, int8: bool = Fa
     tensors, record = weights.read(path)
     weights.load_tensors(model, llama.from_hugging_face(tensors, record, config.model), path)
     model = model.to(resolve_device(str(device)))
-    return Translator(
-        config, tokenizers, models.quantize_int8(model) if int8 else models.pack_weights(model)
-    )
+    model = models.quantize_int8(model) if int8 else models.pack_weights(model)
+    return Translator(config, tokenizers, model, read_card(folder))
+
+
+def read_card(folder: Path) -> dict[str, Any] | None:
+    """The result card of a run folder; None if it is missing or damaged, for no model depends on it."""
+    try:
+        return files.read_json(folder / "card.json")
+    except (OSError, UserError):
+        return None
 
 
 def read_config(run: str | Path) -> Config:

@@ -356,3 +356,29 @@ def test_course_layer_has_the_default_kq_dim_and_takes_a_mask():
     alone, alone_alpha = layer(hidden[1:], states[:4, 1:])
     torch.testing.assert_close(attended[1:], alone)
     torch.testing.assert_close(alpha[1:, :4], alone_alpha)
+
+
+def test_defaults_are_scaled_dot_product_attention_without_positions():
+    """Against PyTorch's own multi-head attention, with the same weights."""
+    attention = MultiHead(12, heads=3)
+    reference = torch.nn.MultiheadAttention(12, 3, bias=False, batch_first=True)
+    with torch.no_grad():
+        keys, values = attention.key_value.weight.chunk(2)
+        reference.in_proj_weight.copy_(torch.cat([attention.query.weight, keys, values]))
+        reference.out_proj.weight.copy_(attention.output.weight)
+    x = torch.randn(2, 5, 12)
+    causal = torch.ones(5, 5, dtype=torch.bool).tril()
+    y, weights = attention.self_attend(x, causal.expand(2, 5, 5), need_weights=True)
+    expected, expected_weights = reference(x, x, x, attn_mask=~causal, average_attn_weights=False)
+    torch.testing.assert_close(y, expected)
+    torch.testing.assert_close(weights, expected_weights)
+
+
+def test_self_attend_takes_positions_and_counts_from_zero_without():
+    attention = MultiHead(12, heads=3, position=POSITIONS["rotary"](12, heads=3))
+    x = torch.randn(2, 5, 12)
+    counted = attention.self_attend(x)[0]
+    given = attention.self_attend(x, position_ids=torch.arange(5).expand(2, 5))[0]
+    stretched = attention.self_attend(x, position_ids=3 * torch.arange(5).expand(2, 5))[0]
+    torch.testing.assert_close(counted, given)
+    assert not torch.allclose(counted, stretched)

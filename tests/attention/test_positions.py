@@ -352,3 +352,35 @@ def test_biases_depend_on_relative_position_only(name):
 def test_relative_defaults_to_the_form_of_t5():
     assert build_position("relative").form == "bias"
     assert isinstance(build_position("relative"), Relative)
+
+
+# --- alone, with defaults -------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", POSITIONS)
+def test_defaults_are_those_of_the_config(name):
+    """POSITIONS[name](d_model, heads) is what a config that names the kind builds."""
+    sizes = 12, 3, 4
+    torch.manual_seed(4)
+    alone = POSITIONS[name](12, heads=3)
+    torch.manual_seed(4)
+    options = config.Transformer(position={"kind": name}).position.options
+    built = POSITIONS[name](*sizes, **options)
+    random = torch.Generator().manual_seed(1)
+    x = torch.randn(2, 5, 12, generator=random)
+    heads = torch.randn(2, 3, 5, 4, generator=random)
+    position_ids = torch.tensor([[0, 1, 2, 3, 4], [17, 3, 900, 0, 5]])
+    torch.testing.assert_close(alone.embed(x, position_ids), built.embed(x, position_ids))
+    torch.testing.assert_close(alone.rotate(heads, position_ids), built.rotate(heads, position_ids))
+    biases = [p.bias(heads, position_ids, position_ids) for p in (alone, built)]
+    assert biases[0] is biases[1] is None or torch.equal(*biases)
+    assert (alone.max_length, alone.score_scale) == (built.max_length, built.score_scale)
+
+
+@pytest.mark.parametrize("name", POSITIONS)
+def test_heads_must_divide_d_model(name):
+    with pytest.raises(
+        UserError, match=r"heads \(5\) must divide d_model \(12\), or give head_dim"
+    ):
+        POSITIONS[name](12, heads=5)
+    POSITIONS[name](12, heads=5, head_dim=4)

@@ -86,7 +86,6 @@ MISTAKES: dict[str, tuple[list[str], str]] = {
     "nothing to translate": (["translate", "RUN"], "nothing to translate"),
     "empty text": (["translate", "RUN", ""], "text 1 is empty"),
     "blank text": (["translate", "RUN", "<U> a", "  "], "text 2 is empty"),
-    "empty line": (["translate", "RUN", "--input", "HERE/gap.txt"], "3 is empty"),
     "empty file": (["translate", "RUN", "--input", "HERE/empty.txt"], "nothing to translate"),
     "long text": (["translate", "RUN", "a" * 257], "257 tokens .* at most 256 .*max_tokens"),
     "unseen characters": (
@@ -103,8 +102,8 @@ MISTAKES: dict[str, tuple[list[str], str]] = {
     ),
     "missing input": (["translate", "RUN", "--input", "HERE/none.txt"], "cannot be read: No such"),
     "a folder as input": (["translate", "RUN", "--input", "HERE"], "cannot be read: Is a dir"),
-    "input that is not UTF-8": (
-        ["translate", "RUN", "--input", "HERE/latin.txt"],
+    "input of a diagram that is not UTF-8": (
+        ["diagram", "RUN", "--input", "HERE/latin.txt"],
         "latin.txt, line 2: not valid UTF-8",
     ),
     "output inside a file": (
@@ -157,7 +156,6 @@ def here(tmp_path: Path) -> Path:
     (tmp_path / "broken.toml").write_text("[data]\nname = = 3\n")
     (tmp_path / "small.toml").write_text("[data]\ntrain = 9\nval = 2\ntest = 2\n")
     (tmp_path / "binary.toml").write_bytes(b"\xff\xfe\x00")
-    (tmp_path / "gap.txt").write_text("<U> a\n<U> b\n\n<U> c\n")
     (tmp_path / "empty.txt").write_text("")
     (tmp_path / "latin.txt").write_bytes(b"good\nna\xefve\n")
     return tmp_path
@@ -184,7 +182,7 @@ def test_user_error(regard, run: Path, here: Path, checksums, monkeypatch, mista
 
 
 def test_standard_input_that_is_not_utf8(regard, run: Path) -> None:
-    result = regard("translate", run, "--input", "-", "--json", stdin=b"<U> a\n\xff\n")
+    result = regard("diagram", run, "--input", "-", stdin=b"<U> a\n\xff\n")
     assert "-, line 2: not valid UTF-8" in error_message(result)
 
 

@@ -20,6 +20,11 @@ def attend(
     """(a, alpha): a = sum_i alpha_i v_i, alpha = normalise(masked scores).
 
     `dropout_p` is the dropout probability of the weights.
+
+    >>> query, keys, values = torch.randn(3, 8), torch.randn(5, 8), torch.randn(5, 2)
+    >>> context, weights = attend(query @ keys.T, values)
+    >>> context.shape, weights.shape
+    (torch.Size([3, 2]), torch.Size([3, 5]))
     """
     if mask is not None:
         scores = scores.masked_fill(~mask, float("-inf"))

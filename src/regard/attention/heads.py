@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from regard.attention.attend import attend, attend_fused
 from regard.attention.masks import window_mask
 from regard.attention.normalise import Normaliser, softmax
-from regard.attention.positions import Position, Rotation
+from regard.attention.positions import Position, Rotation, divide_heads
 from regard.attention.scores import ScaledDot, Score
 from regard.errors import UserError
 from regard.linear import Linear
@@ -135,6 +135,19 @@ class MultiHeadBase(nn.Module, ABC):
     ) -> AttentionOutputs:
         """(output, weights); the fused kernel, which returns no weights, unless `need_weights`."""
 
+    def self_attend(
+        self,
+        x: Activations,
+        mask: Bool[Tensor, "batch #length length"] | None = None,
+        position_ids: Int[Tensor, "batch length"] | None = None,
+        need_weights: bool = False,
+    ) -> AttentionOutputs:
+        """Self-attention over whole sequences, whose tokens are at the positions 0, 1, ... by default."""
+        if position_ids is None:
+            position_ids = torch.arange(x.shape[1], device=x.device).expand(x.shape[:2])
+        keys, values = self.keys_values(x, position_ids)
+        return self(x, keys, values, mask, position_ids, position_ids, need_weights)
+
     def _window_mask(
         self,
         mask: Bool[Tensor, "batch #query key"] | None,
@@ -240,20 +253,31 @@ class MultiHead(MultiHeadBase):
 
     g = h is multi-head attention (Vaswani et al., 2017), g = 1 multi-query (Shazeer, 2019), and
     1 < g < h grouped-query (Ainslie et al., 2023). The KV cache holds g keys and g values per token.
+
+    Alone, it is scaled dot-product attention with softmax, without positions, head_dim = d_model / heads:
+
+    >>> attention = MultiHead(64, heads=4)
+    >>> x = torch.randn(2, 5, 64)                               # [batch length d_model]
+    >>> causal = torch.ones(5, 5, dtype=torch.bool).tril()      # True = may be attended to
+    >>> y, weights = attention.self_attend(x, causal.expand(2, 5, 5), need_weights=True)
+    >>> y.shape, weights.shape
+    (torch.Size([2, 5, 64]), torch.Size([2, 4, 5, 5]))
     """
 
     def __init__(
         self,
         d_model: int,
         heads: int,
-        head_dim: int,
-        score: Score,
+        head_dim: int | None = None,
+        score: Score | None = None,
         normalise: Normaliser = softmax,
         position: Position | None = None,
         kv_heads: int | None = None,
         window: int | None = None,
         dropout: float = 0.0,
     ) -> None:
+        head_dim = head_dim or divide_heads(d_model, heads)
+        score = score or ScaledDot(head_dim, head_dim)
         position = position or Position(d_model, heads, head_dim)
         super().__init__(heads, score, normalise, position, window, dropout)
         self.kv_heads = kv_heads or heads

@@ -4,6 +4,16 @@
 passed in as `position_ids`, never inferred from a length: a cache or left padding cannot shift them.
 (`further_rotations` is for rotations that depend on the query: `rotate` cannot know which query a key will
 meet.)
+
+Alone, in a model of your own: options have the defaults of the config.
+
+    >>> rotary = POSITIONS["rotary"](64, heads=4)
+    >>> queries = torch.randn(1, 4, 5, 16)                      # [batch heads length head_dim]
+    >>> rotary.rotate(queries, torch.arange(5)[None]).shape
+    torch.Size([1, 4, 5, 16])
+    >>> embedded = torch.randn(1, 5, 64)                        # [batch length d_model]
+    >>> POSITIONS["sinusoidal"](64).embed(embedded, torch.arange(5)[None]).shape
+    torch.Size([1, 5, 64])
 """
 
 import math
@@ -16,6 +26,7 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 from torch.nn.functional import embedding
 
+from regard import config
 from regard.errors import UserError
 
 PositionIds = Int[Tensor, "batch length"]
@@ -31,8 +42,9 @@ class Position(nn.Module):
     score_scale: float = 1.0
     """Factor of every score, in every self-attention layer: an inverse temperature of the softmax."""
 
-    def __init__(self, d_model: int, heads: int, head_dim: int) -> None:
+    def __init__(self, d_model: int, heads: int = 1, head_dim: int | None = None) -> None:
         super().__init__()
+        self.head_dim = head_dim or divide_heads(d_model, heads)
 
     def embed(
         self, x: Float[Tensor, "batch length d_model"], position_ids: PositionIds
@@ -61,6 +73,18 @@ class Position(nn.Module):
         return None
 
 
+def divide_heads(d_model: int, heads: int) -> int:
+    """The usual dimension of a head, d_model / heads."""
+    if d_model % heads:
+        raise UserError(f"heads ({heads}) must divide d_model ({d_model}), or give head_dim")
+    return d_model // heads
+
+
+# The defaults of all options below are those of the config.
+SINUSOIDAL, LEARNED = config.Sinusoidal(), config.LearnedPosition()
+RELATIVE, ROTARY = config.Relative(), config.Rotary()
+
+
 # --- added to the embedding -----------------------------------------------------------------------
 
 
@@ -69,7 +93,13 @@ class Sinusoidal(Position):
 
     omega: Tensor
 
-    def __init__(self, d_model: int, heads: int, head_dim: int, base: float) -> None:
+    def __init__(
+        self,
+        d_model: int,
+        heads: int = 1,
+        head_dim: int | None = None,
+        base: float = SINUSOIDAL.base,
+    ) -> None:
         super().__init__(d_model, heads, head_dim)
         self.register_buffer("omega", frequencies(d_model, base), persistent=False)
 
@@ -84,7 +114,13 @@ class Sinusoidal(Position):
 class Learned(Position):
     """x + P[t], a table with a row for each of the first `max_length` positions (GPT-1 to 3)"""
 
-    def __init__(self, d_model: int, heads: int, head_dim: int, max_length: int) -> None:
+    def __init__(
+        self,
+        d_model: int,
+        heads: int = 1,
+        head_dim: int | None = None,
+        max_length: int = LEARNED.max_length,
+    ) -> None:
         super().__init__(d_model, heads, head_dim)
         self.max_length = max_length
         # The mean square of the sinusoids, 1/2: both kinds start at the same scale.
@@ -132,11 +168,16 @@ class Relative(Position):
     """
 
     def __init__(
-        self, d_model: int, heads: int, head_dim: int, form: str, max_distance: int
+        self,
+        d_model: int,
+        heads: int = 1,
+        head_dim: int | None = None,
+        form: str = RELATIVE.form,
+        max_distance: int = RELATIVE.max_distance,
     ) -> None:
         super().__init__(d_model, heads, head_dim)
         self.form, self.max_distance = form, max_distance
-        columns, fan_in = (heads, d_model) if form == "bias" else (head_dim, head_dim)
+        columns, fan_in = (heads, d_model) if form == "bias" else (self.head_dim, self.head_dim)
         self.table = nn.Parameter(torch.randn(2 * max_distance + 1, columns) * fan_in**-0.5)
 
     def bias(
@@ -164,7 +205,7 @@ class Alibi(Position):
 
     slopes: Tensor
 
-    def __init__(self, d_model: int, heads: int, head_dim: int) -> None:
+    def __init__(self, d_model: int, heads: int = 1, head_dim: int | None = None) -> None:
         super().__init__(d_model, heads, head_dim)
         slopes = 2 ** (-8 * torch.arange(1, heads + 1) / heads)
         self.register_buffer("slopes", slopes, persistent=False)
@@ -196,17 +237,17 @@ class Rotary(Position):
     def __init__(
         self,
         d_model: int,
-        heads: int,
-        head_dim: int,
-        base: float,
-        scaling: str,
-        factor: float,
-        original_length: int,
+        heads: int = 1,
+        head_dim: int | None = None,
+        base: float = ROTARY.base,
+        scaling: str = ROTARY.scaling,
+        factor: float = ROTARY.factor,
+        original_length: int = ROTARY.original_length,
     ) -> None:
         super().__init__(d_model, heads, head_dim)
-        if head_dim % 2:
-            raise UserError(f"rotary needs pairs, so head_dim must be even, not {head_dim}")
-        scaled = SCALINGS[scaling](frequencies(head_dim, base), factor, original_length)
+        if self.head_dim % 2:
+            raise UserError(f"rotary needs pairs, so head_dim must be even, not {self.head_dim}")
+        scaled = SCALINGS[scaling](frequencies(self.head_dim, base), factor, original_length)
         self.register_buffer("omega", scaled, persistent=False)
         # The paper scales q and k; scaling the score includes the part of it that is not rotated.
         self.score_scale = (0.1 * math.log(factor) + 1) ** 2 if scaling == "yarn" else 1.0

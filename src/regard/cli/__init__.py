@@ -9,8 +9,17 @@ from typing import Annotated, Any
 import typer
 
 import regard
-
-from regard.cli import models, evaluation, pictures, inspect, experiments, labs, benchmarks, export  # noqa: F401  # isort: skip (as --help lists)
+from regard.cli import (
+    benchmarks,
+    evaluation,
+    experiments,
+    export,
+    inspect,
+    labs,
+    models,
+    pictures,
+    translate,
+)  # isort: skip (as --help lists)
 from regard.cli.common import app, err
 from regard.errors import RegardWarning, UserError
 

@@ -1,4 +1,4 @@
-"""`regard train` and `translate`."""
+"""`regard train`."""
 
 import json
 import shlex
@@ -11,22 +11,15 @@ import typer
 
 from regard import presets
 from regard.cli.common import (
-    AsJson,
     Device,
-    Int8,
-    Run,
     Settings,
     app,
     err,
-    load_translator,
     out,
-    print_json,
-    read_lines,
 )
 from regard.config import Config
 from regard.devices import resolve_device
 from regard.errors import UserError
-from regard.text.hub import find_run
 
 
 @app.command()
@@ -149,80 +142,3 @@ def print_result(figures: dict[str, Any], folder: Path) -> None:
     )
     for picture in sorted((folder / "examples").glob("*")):
         out.print(f"  {picture}", highlight=False, markup=False)
-
-
-@app.command()
-def translate(
-    run: Run,
-    text: Annotated[
-        list[str] | None,
-        typer.Argument(help="Texts to translate, each in quotes.", show_default=False),
-    ] = None,
-    input_: Annotated[
-        str | None,
-        typer.Option(
-            "--input",
-            help="A file with one text per line, or - for standard input.",
-            show_default=False,
-        ),
-    ] = None,
-    beam: Annotated[int, typer.Option(help="Beam width; 1 is greedy search.")] = 1,
-    nbest: Annotated[int, typer.Option(help="Number of outputs per text.")] = 1,
-    sample: Annotated[bool, typer.Option("--sample", help="Sample instead of searching.")] = False,
-    temperature: Annotated[
-        float | None, typer.Option(help="Sampling: the logits are divided by it.")
-    ] = None,
-    top_k: Annotated[
-        int | None, typer.Option(help="Sampling: only the k most probable tokens.")
-    ] = None,
-    top_p: Annotated[
-        float | None,
-        typer.Option(help="Sampling: only the most probable tokens of total probability p."),
-    ] = None,
-    seed: Annotated[int | None, typer.Option(help="Sampling: random seed.")] = None,
-    as_json: AsJson = False,
-    device: Device = "auto",
-    int8: Int8 = False,
-) -> None:
-    """Translate texts with a trained model."""
-    texts = [*(text or []), *(read_lines(input_) if input_ else [])]
-    if not texts and not is_language_model(run):
-        raise UserError(
-            'nothing to translate: give a text in quotes, or --input FILE ("-" is standard input)'
-        )
-    options = {"temperature": temperature, "top_k": top_k, "top_p": top_p, "seed": seed}
-    options = {name: value for name, value in options.items() if value is not None}
-    if options and not sample:
-        raise UserError(f"--{next(iter(options)).replace('_', '-')} needs --sample")
-    translator = load_translator(run, device, int8)
-
-    from regard.translator import Sampling
-
-    sampling = Sampling(**options) if sample else None
-    outputs = translator.translate(
-        texts or [""], beam=beam, nbest=nbest, sample=sampling, attention=False
-    )
-    if as_json:
-        print_json([to_dict(output) for output in outputs])
-        return
-    for output in outputs:
-        if nbest == 1:
-            typer.echo(output.text)
-        for rank, best in enumerate([output, *output.alternatives] if nbest > 1 else (), start=1):
-            typer.echo(f"{rank}\t{best.normalised:.4f}\t{best.text}")
-
-
-def is_language_model(run: Path) -> bool:
-    """Whether the run is a language model, which needs no source text."""
-    config = find_run(run) / "config.toml"
-    return (
-        config.is_file()
-        and presets.validate(presets.read_file(config), str(config)).is_language_model
-    )
-
-
-def to_dict(output: Any) -> dict[str, Any]:
-    """A translation as a JSON object."""
-    names = ("text", "source", "target", "score", "normalised")
-    record = {name: getattr(output, name) for name in names}
-    return record | {"alternatives": [to_dict(other) for other in output.alternatives]}

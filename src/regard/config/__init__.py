@@ -65,6 +65,7 @@ from regard.config.text import (
     FileData,
     HubData,
     Noise,
+    PairsData,
     PlainText,
     PretrainedTokenizer,
     SyntheticData,
@@ -100,6 +101,7 @@ __all__ = [
     "NoPosition",
     "Noise",
     "Normaliser",
+    "PairsData",
     "PlainNormaliser",
     "PlainScore",
     "PlainText",
@@ -209,7 +211,9 @@ class Config(Table):
     init: str | None = Field(default=None, min_length=1)
     """Warm start: the folder of the run whose weights to start from. In a comparison, also a preset or
     a .toml file, which is then trained first."""
-    data: one_of(SyntheticData, DatasetData, FileData, PlainText, HubData) = SyntheticData()
+    data: one_of(SyntheticData, DatasetData, FileData, PlainText, HubData, PairsData) = (
+        SyntheticData()
+    )
     """What the model is trained and evaluated on."""
     tokenizer: one_of(Characters, Words, Bpe, PretrainedTokenizer) = Characters()
     """How a text is split into tokens."""

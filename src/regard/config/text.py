@@ -96,6 +96,12 @@ class HubData(Data):
     """Pairs with a longer side are skipped, as are those with an empty one."""
 
 
+class PairsData(Data):
+    """Pairs given in Python to `regard.train`, which a run folder does not contain."""
+
+    kind: Literal["pairs"] = "pairs"
+
+
 class ExcludedSplits(Table):
     """Splits of a public corpus."""
 

@@ -3,15 +3,19 @@ loaded by `load_pretrained`; `build`.
 """
 
 from regard.models.build import build, register
-from regard.models.int8 import quantize_int8
+from regard.models.int8 import Int8Backend, quantize_int8
 from regard.models.interface import DecoderState, Memory, Model, Record
-from regard.models.load_pretrained import PretrainedCheckpoint, load_pretrained
+from regard.models.load_pretrained import Architecture, PretrainedCheckpoint, load_pretrained
 from regard.models.packed import pack_weights
+from regard.models.pretrained import Pretrained
 
 __all__ = [
+    "Architecture",
     "DecoderState",
+    "Int8Backend",
     "Memory",
     "Model",
+    "Pretrained",
     "PretrainedCheckpoint",
     "Record",
     "build",

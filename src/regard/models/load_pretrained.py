@@ -65,6 +65,12 @@ class Architecture:
             return PretrainedEncoderDecoder(hf_model, *options)
         return PretrainedDecoder(hf_model, self.logit_scale, self.suppressed_ids)
 
+    @classmethod
+    def from_model(cls, model: Pretrained) -> "Architecture":
+        """The architecture of a model, which may have been trained since it was built."""
+        suppressed_ids = model.suppression.nonzero()[:, 0].tolist()
+        return cls(portable_config(model.hf_model.config), model.logit_scale, suppressed_ids)
+
     def save(self, folder: Path) -> None:
         files.write(folder / FILE, json.dumps(asdict(self), indent=1, ensure_ascii=False))
 

@@ -6,7 +6,7 @@ Setting a table's `kind` to another value resets that table, in a preset with a 
 """
 
 import tomllib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from importlib import resources
 from pathlib import Path
 from typing import Any
@@ -27,6 +27,7 @@ __all__ = [
     "override",
     "parse_setting",
     "read_file",
+    "resolve",
     "validate",
 ]
 
@@ -48,6 +49,29 @@ def folder_argument(folder: Path) -> str:
 def load(name: str, overrides: Iterable[str] = ()) -> Config:
     """The experiment in the preset or TOML file `name`, with `key=value` overrides applied."""
     return validate(override(read(name), overrides), name)
+
+
+def resolve(
+    experiment: str | Path | Mapping[str, Any] | Config, overrides: Mapping[str, Any] | None = None
+) -> Config:
+    """An experiment given in Python: a preset, a .toml file, a dict of settings, or a config.
+
+    The keys of a dict may be dotted, {"training.epochs": 3}, and "base" names a preset or a file.
+    """
+    settings = list(leaves(overrides or {}))
+    if isinstance(experiment, Config):
+        return validate(apply(experiment.model_dump(mode="json"), settings), "config")
+    if isinstance(experiment, str | Path):
+        return validate(apply(read(str(experiment)), settings), str(experiment))
+    if not isinstance(experiment, Mapping):
+        raise UserError(
+            "config is the name of a preset, a .toml file, a dict of settings or a Config: got "
+            f"{experiment!r}"
+        )
+    given = dict(experiment)
+    base = given.pop("base", None)
+    table = {} if base is None else read(str(base))
+    return validate(apply(apply(table, leaves(given)), settings), "config")
 
 
 def read(name: str, derived: tuple[str, ...] = ()) -> dict[str, Any]:
@@ -100,13 +124,14 @@ def read_file(path: Path) -> dict[str, Any]:
         raise UserError(f"{path} is not valid TOML: {error}") from None
 
 
-def leaves(table: dict[str, Any], path: tuple[str, ...] = ()) -> Iterator[Setting]:
-    """Every (path, value) of nested tables."""
+def leaves(table: Mapping[str, Any], path: tuple[str, ...] = ()) -> Iterator[Setting]:
+    """Every (path, value) of nested tables, whose keys may be dotted."""
     for key, value in table.items():
-        if isinstance(value, dict):
-            yield from leaves(value, (*path, key))
+        inner = (*path, *key.split("."))
+        if isinstance(value, Mapping):
+            yield from leaves(value, inner)
         else:
-            yield [*path, key], value
+            yield list(inner), value
 
 
 def override(table: dict[str, Any], settings: Iterable[str]) -> dict[str, Any]:

@@ -8,6 +8,7 @@ rises, so score / max_length^length_penalty is an upper bound for every continua
 
 import math
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -15,9 +16,9 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from regard.errors import NotFiniteError
-from regard.models.interface import MemoryT, Model, Record, StateT
+from regard.models.interface import Record, StateT
 from regard.search.hypothesis import Hypothesis
-from regard.search.step import next_log_probs, select_check_interval, topk
+from regard.search.step import StepModel, next_log_probs, select_check_interval, topk
 from regard.text.tokenizer import BOS, EOS, PAD
 
 NEG_INF = float("-inf")
@@ -72,10 +73,10 @@ class Finished(Record):
 
 @torch.inference_mode()
 def beam(
-    model: Model[MemoryT, StateT],
-    memory: MemoryT,
+    model: StepModel[StateT],
+    memory: Any,
     max_lengths: Int[Tensor, " batch"],
-    beam_size: int,
+    beam_size: int = 5,
     nbest: int = 1,
     length_penalty: float = 1.0,
     check_every: int | None = None,
@@ -84,6 +85,20 @@ def beam(
 
     Sentences that are done are removed from the batch every `check_every` steps, and at every maximum
     length, since the model may support no further position.
+
+    Any module with `init_state` and `step` will do, such as a bigram model, whose state is empty:
+
+    >>> from torch import nn
+    >>> from regard.models import DecoderState
+    >>> class Empty(DecoderState):
+    ...     expand = reorder = lambda self, _: self
+    >>> class Bigram(nn.Embedding):
+    ...     init_state = lambda self, memory: Empty()
+    ...     step = lambda self, tokens, state: (self(tokens), state)
+    >>> model = Bigram(11, 11)                                  # logits of the next token, by the last
+    >>> [[best]] = beam(model, memory=None, max_lengths=torch.tensor([7]))
+    >>> len(best.ids) <= 7, best.score < 0
+    (True, True)
     """
     check_every = check_every or select_check_interval(max_lengths.device)
     length_limits = set(max_lengths.tolist())

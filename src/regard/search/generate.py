@@ -2,15 +2,16 @@
 
 import math
 from collections.abc import Callable
+from typing import Any
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
 from regard.errors import NotFiniteError
-from regard.models.interface import MemoryT, Model, Rows, StateT, Tokens
+from regard.models.interface import Rows, StateT, Tokens
 from regard.search.hypothesis import Hypothesis
-from regard.search.step import LogProbs, next_log_probs, select_check_interval
+from regard.search.step import LogProbs, StepModel, next_log_probs, select_check_interval
 from regard.text.tokenizer import BOS, EOS, PAD
 
 ChooseToken = Callable[[LogProbs, Rows, int], tuple[Tokens, Float[Tensor, " rows"]]]
@@ -19,8 +20,8 @@ ChooseToken = Callable[[LogProbs, Rows, int], tuple[Tokens, Float[Tensor, " rows
 
 @torch.inference_mode()
 def generate(
-    model: Model[MemoryT, StateT],
-    memory: MemoryT,
+    model: StepModel[StateT],
+    memory: Any,
     max_lengths: Int[Tensor, " batch"],
     choose: ChooseToken,
     check_every: int | None = None,

@@ -1,17 +1,19 @@
 """Greedy search: the most probable token at every step."""
 
+from typing import Any
+
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from regard.models.interface import MemoryT, Model, StateT
+from regard.models.interface import StateT
 from regard.search.generate import generate
 from regard.search.hypothesis import Hypothesis
-from regard.search.step import topk
+from regard.search.step import StepModel, topk
 
 
 def greedy(
-    model: Model[MemoryT, StateT],
-    memory: MemoryT,
+    model: StepModel[StateT],
+    memory: Any,
     max_lengths: Int[Tensor, " batch"],
     check_every: int | None = None,
 ) -> list[Hypothesis]:

@@ -1,17 +1,20 @@
 """Sampling the next token: temperature, top-k, top-p (nucleus sampling)."""
 
+from typing import Any
+
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from regard.models.interface import MemoryT, Model, StateT
+from regard.models.interface import StateT
 from regard.search.generate import generate
 from regard.search.hypothesis import Hypothesis
+from regard.search.step import StepModel
 
 
 def sample(
-    model: Model[MemoryT, StateT],
-    memory: MemoryT,
+    model: StepModel[StateT],
+    memory: Any,
     max_lengths: Int[Tensor, " batch"],
     seeds: list[int],
     temperature: float = 1.0,

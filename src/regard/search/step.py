@@ -1,18 +1,33 @@
 """One search step: log-probabilities of the next token, and the best of them."""
 
+from typing import Any, Protocol, runtime_checkable
+
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from regard.models.interface import MemoryT, Model, StateT, Tokens
+from regard.models.interface import StateT, Tokens
 from regard.text.tokenizer import BOS, PAD
 
 CHUNK = 64  # columns in a chunk of `topk`
 LogProbs = Float[Tensor, "rows vocab"]
 
 
+@runtime_checkable
+class StepModel(Protocol[StateT]):
+    """What a search needs of a model: any object with these two methods can be searched."""
+
+    def init_state(self, memory: Any) -> StateT:
+        """The decoder state before the first token, for a memory that the search only passes on."""
+        ...
+
+    def step(self, tokens: Any, state: StateT) -> tuple[Any, StateT]:
+        """Read one token per row; logits [rows vocab] of the next token."""
+        ...
+
+
 def next_log_probs(
-    model: Model[MemoryT, StateT], tokens: Tokens, state: StateT
+    model: StepModel[StateT], tokens: Tokens, state: StateT
 ) -> tuple[LogProbs, StateT]:
     """Log-probabilities of the next token; PAD and BOS are never generated."""
     logits, state = model.step(tokens, state)

@@ -10,6 +10,7 @@ from regard.errors import UserError, join_names, suggest
 from regard.text import datasets, hf, pairs
 from regard.text.noise import corrupt_pairs
 from regard.text.pairs import SPLITS, Counts, Pairs
+from regard.text.sequences import check_pairs
 from regard.text.tasks import TASKS, generate_splits
 
 
@@ -78,6 +79,23 @@ def load(data: config.Data) -> Corpus:
     return replace(corpus, splits=splits)
 
 
+def from_pairs(train: Any, val: Any = None, fraction: float = 1.0) -> Corpus:
+    """A corpus of pairs given in Python. Without `val`, one in twenty is held out, at most 1,000."""
+    pairs = check_pairs(train, "train")
+    if val is not None:
+        splits = {"train": pairs, "val": check_pairs(val, "train", "validation")}
+        return Corpus(splits).take_fraction(fraction)
+    if len(pairs) < 2:
+        raise UserError("train got one pair and no validation: give more pairs, or validation=...")
+    rows = set(select_rows(len(pairs), max(1, min(1000, len(pairs) // 20))))
+    splits = {
+        "train": [pair for row, pair in enumerate(pairs) if row not in rows],
+        "val": [pairs[row] for row in sorted(rows)],
+    }
+    message = f"validation: {len(rows):,} of {len(pairs):,} pairs are held out"
+    return Corpus(splits, messages=(message,)).take_fraction(fraction)
+
+
 def load_full(data: config.Data) -> Corpus:
     """The corpus before a fraction is taken and noise is added."""
     if isinstance(data, config.DatasetData):
@@ -89,6 +107,11 @@ def load_full(data: config.Data) -> Corpus:
         return Corpus(splits, messages=tuple(messages))
     if isinstance(data, config.PlainText):
         return exclude_sentences(load_plain_text(data), data)
+    if isinstance(data, config.PairsData):
+        raise UserError(
+            'data.kind = "pairs" stands for pairs given in Python, which the run folder does not contain: '
+            "use model.evaluate(pairs), or regard.train(..., pairs=pairs)"
+        )
     assert isinstance(data, config.SyntheticData)
     task = TASKS[data.name]
     sizes = {split: getattr(data, split) for split in SPLITS}

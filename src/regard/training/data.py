@@ -12,8 +12,9 @@ from regard.text.corpus import Corpus
 from regard.text.tokenizer import TokenizerPair
 
 
-def load_data(config: Config, display: Display) -> Corpus:
-    data = corpus.load(config.data)
+def load_data(config: Config, display: Display, data: Corpus | None = None) -> Corpus:
+    """The data of the config, unless it is given, with its messages printed."""
+    data = corpus.load(config.data) if data is None else data
     for message in data.messages:
         display.print(message)
     return data

@@ -27,7 +27,7 @@ def draw_examples(translator: Translator, data: Corpus, folder: Path) -> None:
 def can_encode(translator: Translator, text: str) -> bool:
     """Whether the text is short enough and has only characters of the training data."""
     try:
-        translator.validate_text(text, 1)
+        translator.encode_source(text, "the text")
     except UserError:
         return False
     return True

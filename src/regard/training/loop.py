@@ -20,6 +20,8 @@ from regard.training.interrupt import Interrupted, catch_signals
 from regard.training.schedule import SCHEDULES, learning_rate
 from regard.training.step import TrainStep
 
+Callback = Callable[[dict[str, Any]], object]
+"""Gets each event of metrics.jsonl."""
 CHECK_EVERY = 20  # steps between two checks that the loss is finite
 
 
@@ -36,6 +38,7 @@ class TrainingLoop:
     compute_bleu: Callable[[Model], float] | None = None
     """Computes validation BLEU, if that selects the best weights; None: the validation loss does."""
     progress: Progress = field(default_factory=Progress)
+    callbacks: tuple[Callback, ...] = ()
 
     def __post_init__(self) -> None:
         self.batches: list[BatchSpec] = []
@@ -230,7 +233,7 @@ class TrainingLoop:
         )
 
     def log(self, **event: Any) -> None:
-        """Append an event to metrics.jsonl and, if enabled, its numbers to TensorBoard."""
+        """Append an event to metrics.jsonl, and pass it on to TensorBoard, if enabled, and the callbacks."""
         with (self.folder / "metrics.jsonl").open("ab") as file:
             file.write((json.dumps(event) + "\n").encode())
             file.flush()
@@ -240,6 +243,8 @@ class TrainingLoop:
                 if isinstance(value, float):
                     self.tensorboard.add_scalar(name, value, event["step"])
             self.tensorboard.flush()
+        for callback in self.callbacks:
+            callback(event)
 
 
 def open_tensorboard(folder: Path, step: int) -> Any:

@@ -28,7 +28,7 @@ from regard.training.folder import (
     is_finished,
     read_start_event,
 )
-from regard.training.loop import TrainingLoop
+from regard.training.loop import Callback, TrainingLoop
 from regard.training.step import TrainStep
 from regard.training.summary import describe_model, describe_schedule
 from regard.training.warm_start import SourceCheckpoint
@@ -42,13 +42,15 @@ def train(
     resume: bool,
     console: Console,
     jobs: int = 1,
+    data: Corpus | None = None,
+    callbacks: tuple[Callback, ...] = (),
 ) -> dict[str, Any]:
     """Train in `folder` and return the result card. Resuming a finished run changes nothing.
 
     A run is finished in this order: best weights, card, examples; only then is its checkpoint dropped.
 
     `config`: None to resume with that of the folder. `jobs`: how many runs share the device, for the
-    card.
+    card. `data`: instead of that of the config. `callbacks` get each event of metrics.jsonl.
     """
     config = config or read_config(folder)
     with files.lock(folder):
@@ -62,11 +64,18 @@ def train(
             report_out_of_memory(config.training.batch_tokens),
             use_saved_threads(folder, display) if resume and device == "cpu" else nullcontext(),
         ):
-            return train_in_folder(config, folder, device, resume, display, jobs)
+            return train_in_folder(config, folder, device, resume, display, jobs, data, callbacks)
 
 
 def train_in_folder(
-    config: Config, folder: Path, device: str, resume: bool, display: Display, jobs: int
+    config: Config,
+    folder: Path,
+    device: str,
+    resume: bool,
+    display: Display,
+    jobs: int,
+    data: Corpus | None,
+    callbacks: tuple[Callback, ...],
 ) -> dict[str, Any]:
     """The steps of a run: data, model, warm start, loop, card. `resume`: from its checkpoint."""
     files.remove_temporary(folder)
@@ -74,13 +83,14 @@ def train_in_folder(
     source_checkpoint = (
         SourceCheckpoint.load(config, folder) if config.init and not resume else None
     )
-    data = load_data(config, display)
+    data = load_data(config, display, data)
     tokenizers, model = build_model(config, folder, data, source_checkpoint, resume, display)
     model = move_to_device(model, device)
     init = apply_warm_start(source_checkpoint, model, tokenizers, data, display)
     environment = describe_environment(device, jobs)
     with use_cuda_stream(device):
         loop = build_loop(config, folder, device, data, tokenizers, model, display)
+        loop.callbacks = callbacks
         with display:
             if resume:
                 resume_loop(loop, data)

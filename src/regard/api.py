@@ -1,0 +1,261 @@
+"""Regard in Python: `load` or `train` a model, then call its methods.
+
+model = regard.train("case", pairs=pairs)
+model.translate(texts)      model.stream(texts)      model.score(pairs)         model.explain(pairs)
+model.encode(texts)         model.evaluate(pairs)    model.to("cuda")         model.save(folder)
+"""
+
+import json
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import nullcontext
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import torch
+from rich.console import Console
+
+from regard import files, models, presets, translator
+from regard.config import Config, DatasetData
+from regard.devices import resolve_device
+from regard.errors import NotFiniteError, UserError
+from regard.lines import windows
+from regard.models import weights
+from regard.models.batching import batch_rows
+from regard.search import Hypothesis, ScoredPair, token_log_probs
+from regard.text import corpus
+from regard.text.batch import EncodedPairs
+from regard.text.sequences import check_pairs, check_texts
+from regard.text.tokenizer import EOS
+from regard.translation import Attention, Decoding, EncoderStates, Sampling, Translation
+from regard.translator import BATCH_TOKENS
+
+
+class Translator(translator.Translator):
+    """A trained model with its tokenizers and config: the result of `regard.load` and `regard.train`."""
+
+    def __repr__(self) -> str:
+        """What it is: architecture, parameters, vocabularies, training data, device."""
+        return f"Translator({describe(self)})"
+
+    def to(self, device: str | torch.device) -> "Translator":
+        """Move the model to a device, in place; return the translator."""
+        name = resolve_device(str(device))
+        if self.is_int8 and name != "cpu":
+            raise UserError(f"int8 is for a CPU: load the model without int8 to use {name}")
+        if not self.is_int8:
+            models.pack_weights(self.model.to(name))
+        return self
+
+    @property
+    def is_int8(self) -> bool:
+        return isinstance(self.model.backend, models.Int8Backend)
+
+    def save(self, folder: str | Path) -> None:
+        """Write a run folder, which must be new or empty: config, tokenizer, weights and result card.
+
+        `load` reads exactly the same weights. Of an int8 model, the original float32 weights are saved.
+        """
+        folder = Path(folder)
+        with files.lock(folder):
+            if files.list_files(folder):
+                raise UserError(f"{folder} already exists: choose a new folder, or delete it first")
+            if isinstance(self.model, models.Pretrained):
+                models.Architecture.from_model(self.model).save(folder)
+            self.tokenizers.save(folder / "tokenizer.json")
+            weights.save(folder / "model.safetensors", weights.state_tensors(self.model), {})
+            if self.card is not None:
+                files.write(folder / "card.json", json.dumps(self.card, indent=1) + "\n")
+            files.write(folder / "config.toml", self.config.to_toml())
+
+    def stream(
+        self,
+        texts: Iterable[str],
+        *,
+        beam: int = 1,
+        nbest: int = 1,
+        sample: Sampling | None = None,
+        attention: bool = False,
+        batch_tokens: int | None = None,
+    ) -> Iterator[Translation]:
+        """`translate`, lazily: reads a window of texts at a time and yields their translations in order.
+
+        So a file of any size needs the memory of a window. The outputs are those of `translate`.
+        """
+        decoding = Decoding(beam, nbest, sample, attention, batch_tokens)
+        check_texts(texts, "stream")
+        return self._stream(texts, decoding)
+
+    def _stream(self, texts: Iterable[str], decoding: Decoding) -> Iterator[Translation]:
+        number = 1
+        for window in windows(texts):
+            for output in self.try_translate(window, decoding, number):
+                if isinstance(output, UserError):
+                    raise output
+                yield output
+            number += len(window)
+
+    def score(
+        self,
+        pairs: Iterable[tuple[str, str]],
+        *,
+        attention: bool = False,
+        batch_tokens: int | None = None,
+    ) -> list[ScoredPair]:
+        """Score given (source, target) pairs: the log-probability of each target token, EOS included.
+
+        The scores of a test set sum to minus its loss in `evaluate`; an output of `translate` has its own
+        `score`. A language model takes ("", text).
+        """
+        encoded = self.encode_pairs(pairs, "score")
+        log_probs = self._log_probs(encoded, batch_tokens)
+        outputs = [(row, Hypothesis([*ids, EOS], 0, 0)) for row, ids in enumerate(encoded.target)]
+        all_weights: Sequence[Attention | None] = [None] * len(encoded)
+        if attention:
+            all_weights = self.attention_weights(encoded, outputs, batch_tokens)
+        return [
+            ScoredPair(
+                self.tokenizers.source.ids_to_tokens(encoded.source[row]),
+                self.tokenizers.target.ids_to_tokens(hypothesis.ids),
+                log_probs[row],
+                all_weights[row],
+            )
+            for row, hypothesis in outputs
+        ]
+
+    def explain(
+        self, pairs: Iterable[tuple[str, str]], *, batch_tokens: int | None = None
+    ) -> list[Translation]:
+        """The attention weights and the score of given translations: (source, target) pairs.
+
+        As `translate` returns them, with the given target as the output.
+        """
+        encoded = self.encode_pairs(pairs, "explain")
+        scores = [math.fsum(values) for values in self._log_probs(encoded, batch_tokens)]
+        penalty = self.config.search.length_penalty
+        hypotheses = [
+            Hypothesis([*ids, EOS], score, score / (len(ids) + 1) ** penalty)
+            for ids, score in zip(encoded.target, scores, strict=True)
+        ]
+        decoding = Decoding(attention=True, batch_tokens=batch_tokens)
+        return self._translations(encoded, list(enumerate(hypotheses)), decoding)
+
+    def _log_probs(self, encoded: EncodedPairs, batch_tokens: int | None) -> list[list[float]]:
+        log_probs = token_log_probs(self.model, encoded, batch_tokens)
+        if not all(math.isfinite(value) for values in log_probs for value in values):
+            raise NotFiniteError
+        return log_probs
+
+    def encode(
+        self, texts: Iterable[str], *, batch_tokens: int | None = None
+    ) -> list[EncoderStates]:
+        """The encoder's states of each text, with its tokens (a decoder-only model's last layer)."""
+        if self.config.is_language_model:
+            raise UserError("encode gives states of a source, and a language model has none")
+        check_texts(texts, "encode")
+        sources = [self.encode_source(text, f"text {n}") for n, text in enumerate(texts, start=1)]
+        encoded = EncodedPairs(sources, [[] for _ in sources])
+        results: dict[int, EncoderStates] = {}
+        with torch.inference_mode():
+            for rows in batch_rows(self.model, encoded, batch_tokens or BATCH_TOKENS):
+                memory = self.model.encode(*self._pad(sources, rows))
+                for index, row in enumerate(rows):
+                    states = memory.states[index, : len(sources[row])].float().cpu().clone()
+                    tokens = self.tokenizers.source.ids_to_tokens(sources[row])
+                    results[row] = EncoderStates(tokens, states)
+        return [results[row] for row in range(len(sources))]
+
+    def encode_pairs(
+        self, pairs: Iterable[tuple[str, str]], caller: str = "encode_pairs"
+    ) -> EncodedPairs:
+        """(source, target) pairs as ids, if this model can read them."""
+        checked = check_pairs(pairs, caller)
+        names = (f"text {number}" for number in range(1, len(checked) + 1))
+        sources = [self.encode_source(s, n) for (s, _), n in zip(checked, names, strict=True)]
+        encoded = EncodedPairs(sources, [self.tokenizers.target.encode(t) for _, t in checked])
+        self.check_lengths(encoded)
+        return encoded
+
+    def evaluate(
+        self,
+        pairs: Iterable[tuple[str, str]],
+        *,
+        beam: int | Sequence[int] = 1,
+        batch_tokens: int | None = None,
+    ) -> dict[str, Any]:
+        """Perplexity, and BLEU, chrF and exact match with each beam width: as `regard evaluate --json`.
+
+        Each of its "results", one for a beam width, also has the "outputs".
+        """
+        from regard.evaluation import evaluate  # sacreBLEU takes a while to import
+
+        widths = [beam] if isinstance(beam, int) else list(beam)
+        for width in widths:
+            Decoding(width)  # raises an error if it is no beam width
+        return evaluate(self, check_pairs(pairs, "evaluate"), widths, batch_tokens)
+
+
+def describe(model: Translator) -> str:
+    """'transformer, 7,846,912 parameters; bpe, 8,000 tokens for both sides; ...; on cpu'"""
+    config, tokenizers = model.config, model.tokenizers
+    source, target = (f"{side.vocab_size:,}" for side in (tokenizers.source, tokenizers.target))
+    vocabulary = f"{source} for both sides" if tokenizers.joint else f"{source} and {target}"
+    parts = [
+        f"{config.model.kind}, {model.model.parameter_count:,} parameters",
+        f"{tokenizers.source.kind}, vocabulary {vocabulary}",
+        describe_data(config.data),
+        f"{'int8 ' if model.is_int8 else ''}on {model.device}",
+    ]
+    return "; ".join(filter(None, parts))
+
+
+def describe_data(data: Any) -> str:
+    """'trained on tatoeba-de-en, de to en'; for files, their name; nothing for pairs from Python."""
+    languages = f", {data.source} to {data.target}" if isinstance(data, DatasetData) else ""
+    train = getattr(data, "train", None)
+    train = " and ".join(train) if isinstance(train, tuple) else train
+    name = getattr(data, "name", None) or (train if isinstance(train, str) else None)
+    return f"trained on {name}{languages}" if name else ""
+
+
+def load(run: str | Path, device: str | torch.device = "cpu", *, int8: bool = False) -> Translator:
+    """The translator of a run folder, with its best weights, packed for fast CPU inference or in int8."""
+    return from_loaded(translator.load(run, device, int8=int8))
+
+
+def from_loaded(loaded: translator.Translator) -> Translator:
+    """A translator with all methods."""
+    return Translator(loaded.config, loaded.tokenizers, loaded.model, loaded.card)
+
+
+def train(
+    config: str | Path | Mapping[str, Any] | Config,
+    pairs: Iterable[tuple[str, str]] | None = None,
+    validation: Iterable[tuple[str, str]] | None = None,
+    *,
+    run: str | Path | None = None,
+    device: str = "auto",
+    callbacks: Iterable[Callable[[dict[str, Any]], object]] = (),
+    resume: bool = False,
+    quiet: bool = False,
+) -> Translator:
+    """Train a model and return it with its best weights.
+
+    `config`: the name of a preset, a .toml file, settings as a dict ({"base": "case", "training.epochs":
+    3}), or a `Config`. `pairs`, a list or an iterator of (source, target), replace its [data]; without
+    `validation`, some of them are held out. `run`: the run folder to write, or to continue with `resume`;
+    without one, nothing is kept but the model (see `Translator.save`). `callbacks` get each event of the
+    training log, a dict; `quiet` prints no progress.
+    """
+    from regard import training
+
+    resolved = presets.resolve(config, {} if pairs is None else {"data.kind": "pairs"})
+    data = None if pairs is None else corpus.from_pairs(pairs, validation, resolved.data.fraction)
+    if data is None and validation is not None:
+        raise UserError("validation needs pairs: the data of a config has its own validation split")
+    console, device = Console(quiet=quiet, soft_wrap=True), resolve_device(device)
+    with TemporaryDirectory() if run is None else nullcontext(run) as folder:
+        options = (Path(folder), device, resume, console)
+        training.train(resolved, *options, data=data, callbacks=tuple(callbacks))
+        return load(folder, device)

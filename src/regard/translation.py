@@ -1,0 +1,110 @@
+"""What a translator takes and returns: decoding options, translations, encoder states."""
+
+from dataclasses import dataclass, field
+from random import Random
+
+from jaxtyping import Float
+from torch import Tensor
+
+from regard.errors import UserError
+from regard.models import Memory, Model
+from regard.search import Hypothesis, sample
+
+Attention = dict[str, Float[Tensor, "layer head query key"]]
+
+
+@dataclass(frozen=True)
+class Translation:
+    """One output: text, tokens, score, attention weights, and the rest of the n-best list."""
+
+    text: str
+    source: list[str]
+    """Tokens as strings; both sides end with the EOS token, if the output has one."""
+    target: list[str]
+    score: float
+    """Total log-probability of the output, EOS included."""
+    normalised: float
+    """The score that ranked it (length-normalised in beam search)."""
+    alternatives: list["Translation"] = field(default_factory=list)
+    """The rest of the n-best list, best first."""
+    weights: Attention | None = field(default=None, repr=False, compare=False)
+
+    @property
+    def attention(self) -> Attention:
+        """Weights by mechanism: {"cross": [layer head target source], "encoder": ..., "decoder": ...}."""
+        if self.weights is None:
+            raise UserError("no attention weights: call translate(texts, attention=True)")
+        return self.weights
+
+
+@dataclass(frozen=True)
+class EncoderStates:
+    """The encoder's state of each source token."""
+
+    tokens: list[str]
+    states: Float[Tensor, "length dim"] = field(repr=False)
+
+
+@dataclass(frozen=True)
+class Sampling:
+    """Sampling parameters."""
+
+    temperature: float = 1.0
+    top_k: int | None = None
+    top_p: float | None = None
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        if not 0 < self.temperature < float("inf"):
+            raise UserError(
+                f"temperature must be a positive number, not {self.temperature:g}; 0 would be greedy search"
+            )
+        if self.top_k is not None and self.top_k < 1:
+            raise UserError(f"top-k must be at least 1, not {self.top_k}")
+        if self.top_p is not None and not 0 < self.top_p <= 1:
+            raise UserError(f"top-p must be above 0 and at most 1, not {self.top_p:g}")
+
+    def sample(
+        self, model: Model, memory: Memory, max_lengths: Tensor, rows: list[int], count: int
+    ) -> list[list[Hypothesis]]:
+        """`count` samples for each row, most probable first; each sample has its own seed."""
+        samples = [
+            sample(
+                model,
+                memory,
+                max_lengths,
+                [Random(f"{self.seed}/{row}/{number}").getrandbits(63) for row in rows],
+                self.temperature,
+                self.top_k,
+                self.top_p,
+            )
+            for number in range(count)
+        ]
+        return [sorted(row, key=lambda h: -h.normalised) for row in zip(*samples, strict=True)]
+
+
+@dataclass(frozen=True)
+class Decoding:
+    """How to search: greedy by default, else beam search or sampling."""
+
+    beam: int = 1
+    nbest: int = 1
+    sample: Sampling | None = None
+    attention: bool = False
+    """Whether to compute attention weights, in one more forward pass over each output."""
+    batch_tokens: int | None = None
+    """Maximum number of tokens in a batch; the default depends on the device."""
+
+    def __post_init__(self) -> None:
+        given = (self.beam, self.nbest)
+        if not all(isinstance(value, int) and value >= 1 for value in given):
+            got = f"{self.beam!r} and {self.nbest!r}"
+            raise UserError(f"beam and nbest are integers and must be at least 1: got {got}")
+        if not isinstance(self.sample, Sampling | None):
+            raise UserError(f"sample takes Sampling(temperature=...), not {self.sample!r}")
+        if self.sample is None and self.nbest > self.beam:
+            raise UserError(
+                f"nbest ({self.nbest}) is above the beam size ({self.beam}): raise --beam"
+            )
+        if self.sample is not None and self.beam > 1:
+            raise UserError("choose either beam search or sampling")
