@@ -63,7 +63,8 @@ def train(
     if is_run_folder(preset, resume):
         folder = Path(preset)
         check_resumed_folder(folder, run, resume)
-        config = presets.load(str(folder / "config.toml"), overrides)
+        path = folder / "config.toml"
+        config = presets.validate(presets.override(presets.read_file(path), overrides), str(path))
     else:
         folder = run or Path("runs") / Path(preset).stem
         config = presets.load(preset, overrides)
@@ -252,7 +253,7 @@ def evaluate(
     from regard.evaluation import ablation_report, evaluate, report
     from regard.text import corpus
 
-    pairs = corpus.load(translator.config.data)[split][:first]
+    pairs = corpus.load_split(translator.config.data, split)[:first]
     ablations = {"ablations": run_ablation(translator, pairs, ablate, bleu, plot)} if ablate else {}
     figures = evaluate(translator, pairs, widths)
     document = {"run": str(run), "split": split, **figures, **ablations}
