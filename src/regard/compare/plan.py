@@ -11,6 +11,7 @@ from typing import Any
 from regard import presets
 from regard.config import Config, Table
 from regard.errors import UserError
+from regard.training.data import resolve
 
 # Settings that a prerequisite run shares, so that its weights and tokens fit.
 SHARED_SETTINGS = (
@@ -86,7 +87,7 @@ def plan_run(
     ancestors: tuple[str, ...] = (),
 ) -> Run:
     """One run. If `init` names a preset, that run is its prerequisite: one for all seeds."""
-    config, prerequisite = presets.load(system.preset, settings), None
+    config, prerequisite = resolve(presets.load(system.preset, settings)), None
     ancestors = (*ancestors, system.preset)
     if config.init is not None and not Path(config.init).is_dir():
         if config.init in ancestors:
