@@ -54,6 +54,18 @@ class TrainingLoop:
         return min(self.epochs_done / self.settings.epochs, steps, 1.0)
 
     @property
+    def expected_steps(self) -> int:
+        """Optimizer steps of the whole run; epochs differ a little in their number of batches."""
+        per_epoch = math.ceil(len(self.sampler.epoch(0)) / self.settings.accumulation_steps)
+        return max(math.ceil(self.settings.epochs * per_epoch), self.settings.min_steps)
+
+    @property
+    def time_left(self) -> str:
+        """'3 min left', from the speed so far."""
+        seconds = self.progress.seconds * (1 / self.fraction_done - 1)
+        return f"{seconds:.0f} s left" if seconds < 100 else f"{seconds / 60:.0f} min left"
+
+    @property
     def learning_rate(self) -> float:
         """The learning rate of the next step."""
         return learning_rate(
@@ -220,6 +232,7 @@ class TrainingLoop:
         is_best: bool,
     ) -> None:
         suffix = ("" if bleu is None else f"  BLEU {bleu:.2f}") + ("  best" if is_best else "")
+        suffix += "" if self.progress.finished else f"  {self.time_left}"
         self.display.print(
             f"step {self.progress.step:>6}  epoch {self.epochs_done:5.2f}  "
             f"train {train_loss:.4f}  val {likelihood.loss:.4f}  perplexity {likelihood.perplexity:.3f}  "
