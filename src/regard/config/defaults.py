@@ -17,7 +17,7 @@ from typing import Any
 from regard.config import Config, Recurrent
 
 FEWEST, MOST = 500, 200_000
-"""The pairs between which the rule was fitted; outside, it stays at the nearer one."""
+"""The pairs between which the rule holds; outside, it stays at the nearer one."""
 
 
 def follows_data(config: Config) -> bool:
