@@ -530,7 +530,8 @@ def test_the_error_for_an_old_preset_names_the_new_one(old):
 
 def test_base_inherits_and_a_new_kind_resets_its_table(tmp_path):
     (tmp_path / "grand.toml").write_text(
-        "seed = 7\n[model]\nhidden_dim = 31\n[model.attention]\nkq_dim = 5\n", "utf-8"
+        "seed = 7\ndata = 'synthetic'\n[model]\nhidden_dim = 31\n[model.attention]\nkq_dim = 5\n",
+        "utf-8",
     )
     (tmp_path / "parent.toml").write_text(
         'base = "grand.toml"\n[model]\nembedding_dim = 13\n[model.attention]\nscore = "dot"\n',

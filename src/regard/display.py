@@ -1,6 +1,7 @@
 """Progress output of long commands: a progress bar on a terminal, plain lines elsewhere."""
 
 import time
+from collections.abc import Iterable
 from contextlib import AbstractContextManager
 from types import TracebackType
 from typing import Any
@@ -45,6 +46,10 @@ class Display(AbstractContextManager["Display"]):
 
     def print(self, line: str) -> None:
         self.console.print(line, highlight=False, markup=False)
+
+    def print_all(self, lines: Iterable[str]) -> None:
+        for line in lines:
+            self.print(line)
 
     def update(self, fraction: float, description: str) -> None:
         self.start = self.start or (fraction, time.monotonic())

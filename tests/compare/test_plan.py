@@ -57,7 +57,7 @@ def test_each_preset_can_have_its_number_of_seeds():
 
 def test_labels_without_variation_and_with_a_single_preset(tmp_path):
     file = tmp_path / "mine.toml"
-    file.write_text('description = "mine"\n')
+    file.write_text('description = "mine"\ndata = "synthetic"\n')
     assert [run.system.label for run in plan([str(file)], [], [], [1], OUT)] == ["mine"]
     assert [run.system.label for run in plan(["case"], ["model.cell=gru"], [], [1], OUT)] == [
         "cell gru"

@@ -30,7 +30,8 @@ epochs = 1
 @pytest.fixture
 def folder(doc_files, tmp_path, monkeypatch) -> Path:
     """my_attention.py and my_attention.toml in the working directory."""
-    text = SMALL + doc_files["my_attention.toml"] + "d_model = 12\nd_ff = 13\n"
+    text = doc_files["my_attention.toml"].replace('[data]\nname = "case"\n', SMALL)
+    text += "d_model = 12\nd_ff = 13\n"
     (tmp_path / "my_attention.toml").write_text(text, "utf-8")
     (tmp_path / "my_attention.py").write_text(doc_files["my_attention.py"], "utf-8")
     monkeypatch.chdir(tmp_path)

@@ -4,6 +4,7 @@ import csv
 import functools
 import json
 import re
+import shutil
 from pathlib import Path
 
 import pytest
@@ -39,6 +40,7 @@ def sentences(count: int, shift: int = 0) -> list[tuple[str, str]]:
 
 
 def write_files(folder: Path) -> None:
+    folder.mkdir(exist_ok=True)
     train = sentences(60)
     (folder / "train.de").write_text("".join(f"{source}\n" for source, _ in train), "utf-8")
     (folder / "train.en").write_text("".join(f"{target}\n" for _, target in train), "utf-8")
@@ -125,13 +127,16 @@ BROKEN = {
     "missing": (lambda: Path("train.en").unlink(), r"train\.en cannot be read: No such file"),
     "uneven": (
         lambda: Path("train.en").write_text("a\n"),
-        r"equally many lines in both files; got 60 in train\.de and 1 in train\.en",
+        r"data\.train: .*equally many lines.*; got 60 in \S+/train\.de and 1 in \S+/train\.en",
     ),
     "not UTF-8": (
         lambda: Path("val.tsv").write_bytes(b"a\tb\nna\xefve\tnaive\n"),
         r"val\.tsv, line 2 is not UTF-8.*on_error = \"skip\"",
     ),
-    "empty": (lambda: Path("val.tsv").write_text(""), "at least one pair in val.tsv"),
+    "empty": (
+        lambda: Path("val.tsv").write_text(""),
+        r"data\.val: .*at least one pair in \S+/val\.tsv",
+    ),
 }
 
 
@@ -224,10 +229,20 @@ def test_evaluate_writes_the_outputs(regard, file_run: Path, tmp_path):
     assert report["results"][0]["exact_match"] == pytest.approx(exact)
 
 
-def test_missing_corpus(regard, word_run: Path, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)  # the config has relative paths
-    assert "train.de cannot be read" in error_message(regard("evaluate", word_run))
-    assert regard("translate", word_run, TEXTS[0]).code == 0
+def test_a_run_needs_only_the_files_of_the_split_from_any_folder(regard, tmp_path, monkeypatch):
+    write_files(tmp_path / "data")
+    monkeypatch.chdir(tmp_path)
+    result = regard("train", "data/words.toml", "--run", "run", "--device", "cpu")
+    assert result.code == 0, result.err
+    shutil.move("run", "moved")
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    for name in ("train.de", "train.en", "val.tsv"):
+        (tmp_path / "data" / name).unlink()
+    assert "test: 7 sentences" in regard("evaluate", "../moved").out
+    message = error_message(regard("evaluate", "../moved", "--split", "val"))
+    assert re.search(r"data\.val: \S+/data/val\.tsv cannot be read: No such file", message)
+    assert regard("translate", "../moved", TEXTS[0]).code == 0
 
 
 # --- diagram --------------------------------------------------------------------------------------

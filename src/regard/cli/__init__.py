@@ -9,17 +9,10 @@ from typing import Annotated, Any
 import typer
 
 import regard
-from regard.cli import (
-    benchmarks,
-    evaluation,
-    experiments,
-    export,
-    inspect,
-    labs,
-    models,
-    pictures,
-    translate,
-)  # isort: skip (as --help lists)
+
+# In the order in which --help lists the commands.
+from regard.cli import models, translate, evaluation, pictures  # noqa: F401  # isort: skip
+from regard.cli import inspect, experiments, labs, benchmarks, export  # noqa: F401  # isort: skip
 from regard.cli.common import app, err
 from regard.errors import RegardWarning, UserError
 

@@ -1,6 +1,7 @@
 """Shared by the commands: the app, the consoles, common options, loading a run, reading input."""
 
 import json
+import sys
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Annotated, Any
@@ -73,6 +74,21 @@ def load_translator(run: Path, device: str, int8: bool = False) -> Any:
 
     read_config(run)  # reports a wrong folder before PyTorch initialises the device
     return load(run, "cpu" if int8 and device == "auto" else device, int8=int8)
+
+
+def read_lines(name: str) -> list[str]:
+    """The lines of a file or, for "-", of standard input."""
+    data = b""
+    try:
+        data = sys.stdin.buffer.read() if name == "-" else Path(name).read_bytes()
+        # Not splitlines(), which also splits at form feeds and other characters inside a line.
+        lines = data.decode("utf-8").replace("\r\n", "\n").split("\n")
+        return lines if lines[-1] else lines[:-1]
+    except OSError as error:
+        raise UserError(f"{name} cannot be read: {error.strerror}") from None
+    except UnicodeDecodeError as error:
+        line = data[: error.start].count(b"\n") + 1
+        raise UserError(f"{name}, line {line}: not valid UTF-8") from None
 
 
 def print_json(document: Any) -> None:

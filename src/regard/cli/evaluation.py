@@ -203,7 +203,7 @@ def read_test_set(
     from regard.text import references as files
 
     if input_ is None:
-        return files.ReferenceSet.from_pairs(corpus.load(config.data)[split])
+        return files.ReferenceSet.from_pairs(corpus.load_split(config.data, split))
     if fields and files.table_suffix(input_) != ".jsonl":
         raise UserError(f"--fields names the fields of a .jsonl file, and {input_} is not one")
     if config and config.is_language_model:

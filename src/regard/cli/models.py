@@ -64,7 +64,8 @@ def train(
     if is_run_folder(preset, resume):
         folder = Path(preset)
         check_resumed_folder(folder, run, resume)
-        config = presets.load(str(folder / "config.toml"), overrides)
+        path = folder / "config.toml"
+        config = presets.validate(presets.override(presets.read_file(path), overrides), str(path))
     else:
         folder = run or Path("runs") / Path(preset).stem
         config = presets.load(preset, overrides)

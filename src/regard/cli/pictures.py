@@ -87,7 +87,7 @@ def diagram(
 
     references: list[str | None] = [None] * len(sources)
     if split:
-        pairs = corpus.load(translator.config.data)[split][:first]
+        pairs = corpus.load_split(translator.config.data, split)[:first]
         sources += [source for source, _ in pairs]
         references += [target for _, target in pairs]
         check_new(list_pictures(path, len(sources), is_single), overwrite)

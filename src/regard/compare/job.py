@@ -29,7 +29,7 @@ def run_job(
     """
     checked = presets.validate(presets.read_file(config), str(config))
     # Load the split before training: a missing one raises an error at once.
-    pairs = corpus.load(checked.data)[split] if split else []
+    pairs = corpus.load_split(checked.data, split) if split else []
     console = Console(force_terminal=False, width=120)
     # The job of a comparison that was killed may still be saving its checkpoint: wait for it.
     with files.lock(folder, wait=True):

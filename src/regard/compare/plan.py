@@ -12,6 +12,7 @@ from regard import presets
 from regard.config import Config, Table
 from regard.errors import UserError
 from regard.shipped import find_run
+from regard.training.data import resolve_defaults
 
 # Settings that a prerequisite run shares, so that its weights and tokens fit.
 SHARED_SETTINGS = (
@@ -87,7 +88,7 @@ def plan_run(
     ancestors: tuple[str, ...] = (),
 ) -> Run:
     """One run. If `init` names a preset, that run is its prerequisite: one for all seeds."""
-    config, prerequisite = presets.load(system.preset, settings), None
+    config, prerequisite = resolve_defaults(presets.load(system.preset, settings)), None
     ancestors = (*ancestors, system.preset)
     if config.init is not None and not find_run(config.init).is_dir():
         if config.init in ancestors:

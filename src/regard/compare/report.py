@@ -110,7 +110,7 @@ def find_shared_sentences(
 ) -> tuple[list[tuple[str, str]], list[str]]:
     """The first system's sentence pairs, and the systems that were evaluated on the same ones."""
     data = {label: group[0].config.data for label, group in systems.items()}
-    pairs = {table: corpus.load(table)[split] for table in set(data.values())}
+    pairs = {table: corpus.load_split(table, split) for table in set(data.values())}
     first = pairs[next(iter(data.values()))]
     return first, [label for label, table in data.items() if pairs[table] == first]
 

@@ -21,7 +21,9 @@ def measure_speed(runs: Sequence[Run], split: str, device: str) -> dict[str, flo
         if (run.folder / f"evaluation-{split}.json").is_file():
             first.setdefault(run.system.label, run)
     translators = {label: load(run.folder, device) for label, run in first.items()}
-    pairs = {data: corpus.load(data)[split] for data in {run.config.data for run in first.values()}}
+    pairs = {
+        data: corpus.load_split(data, split) for data in {run.config.data for run in first.values()}
+    }
     encoded = {
         label: EncodedPairs.from_pairs(pairs[run.config.data], translators[label].tokenizers)
         for label, run in first.items()

@@ -12,6 +12,11 @@ class Data(Table):
     """Fraction of the training data that is used, independent of the run's seed; smaller fractions are
     subsets of larger ones. The tokenizer is trained on the same subset."""
 
+    @property
+    def own_splits(self) -> tuple[str, ...]:
+        """The splits that come from the user's own files."""
+        return ()
+
 
 class SyntheticData(Data):
     """Generated sentences: nothing to download, the same for everyone."""
@@ -70,6 +75,21 @@ class FileData(Data):
     """What to do with a line that is empty, invalid or too long."""
     max_characters: int = Field(default=2000, ge=1)
     """Longer lines are errors (see on_error)."""
+
+    @property
+    def own_splits(self) -> tuple[str, ...]:
+        return ("train", "val") if self.test is None else ("train", "val", "test")
+
+    @model_validator(mode="after")
+    def _check_same_file(self) -> "FileData":
+        for split in self.own_splits:
+            files = getattr(self, split)
+            if not isinstance(files, str) and files[0] == files[1]:
+                raise ValueError(
+                    f"data.{split} names {files[0]} as source and as target: give two files, or one "
+                    ".tsv or .jsonl with both sides"
+                )
+        return self
 
     @model_validator(mode="after")
     def _check_fields(self) -> "FileData":
@@ -169,10 +189,14 @@ class PlainText(Data):
     def languages(self) -> tuple[str, ...]:
         return (self.language,) if isinstance(self.language, str) else self.language
 
+    @property
+    def own_splits(self) -> tuple[str, ...]:
+        files = {"train": self.train, "val": self.val, "test": self.test}
+        return tuple(split for split, names in files.items() if names is not None)
+
     @model_validator(mode="after")
     def _check_origin(self) -> "PlainText":
-        files = {"train": self.train, "val": self.val, "test": self.test}
-        given = [split for split, names in files.items() if names is not None]
+        given = self.own_splits
         if self.name is None and not {"train", "val"} <= set(given):
             raise ValueError("give data.name, or data.train and data.val")
         if self.name is not None and given:

@@ -60,7 +60,7 @@ def find_scores(
         return None, "it was not asked for"
     saved = find_saved(folder, split, evaluation.beam)
     try:
-        pairs = corpus.load(translator.config.data)[split]
+        pairs = corpus.load_split(translator.config.data, split)
     except UserError as error:
         if saved is not None:
             return summarise(saved, split, None), ""

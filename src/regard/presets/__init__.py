@@ -2,9 +2,11 @@
 
     base = "multi30k-transformer"      inherit every setting of another preset or .toml file
 
+Paths are relative to the .toml file that names them; those of data files are absolute in the config.
 Setting a table's `kind` to another value resets that table, in a preset with a base as in `--set`.
 """
 
+import os
 import tomllib
 from collections.abc import Iterable, Iterator, Mapping
 from importlib import resources
@@ -33,6 +35,8 @@ __all__ = [
 
 Setting = tuple[list[str], Any]
 
+FILE_KEYS = ("train", "val", "test")  # of [data]: where they are texts, they are paths
+
 
 def names() -> dict[str, str]:
     """Every preset with its description."""
@@ -48,7 +52,33 @@ def folder_argument(folder: Path) -> str:
 
 def load(name: str, overrides: Iterable[str] = ()) -> Config:
     """The experiment in the preset or TOML file `name`, with `key=value` overrides applied."""
-    return validate(override(read(name), overrides), name)
+    return build(override(read(name), overrides), name)
+
+
+def build(table: dict[str, Any], name: str) -> Config:
+    """The experiment of a table that must have [data]; relative paths start in the working directory."""
+    table = with_absolute_paths(table, Path.cwd())
+    check_kind_of_files(table, name)
+    config = validate(table, name)
+    if not config.data.model_fields_set:
+        raise UserError(
+            f"{name}: there is no [data], so nothing to train on. Your own parallel text is "
+            'data = {kind = "files", train = "train.tsv", val = "val.tsv"}; with a preset as base '
+            "(see `regard presets`), its data is used."
+        )
+    return config
+
+
+def check_kind_of_files(table: dict[str, Any], name: str) -> None:
+    """Raise an error if [data] names files without its kind, which would be generated sentences."""
+    data = table.get("data")
+    if isinstance(data, dict) and "kind" not in data:
+        files = [key for key in FILE_KEYS if isinstance(data.get(key), str | list)]
+        if files:
+            raise UserError(
+                f'{name}: data.kind: required with files, as in data.{files[0]}: write kind = "files" '
+                'for parallel text, or kind = "text" for monolingual text'
+            )
 
 
 def resolve(
@@ -60,9 +90,10 @@ def resolve(
     """
     settings = list(leaves(overrides or {}))
     if isinstance(experiment, Config):
-        return validate(apply(experiment.model_dump(mode="json"), settings), "config")
+        table = experiment.model_dump(mode="json", exclude_unset=True)
+        return build(apply(table, settings), "config")
     if isinstance(experiment, str | Path):
-        return validate(apply(read(str(experiment)), settings), str(experiment))
+        return build(apply(read(str(experiment)), settings), str(experiment))
     if not isinstance(experiment, Mapping):
         raise UserError(
             "config is the name of a preset, a .toml file, a dict of settings or a Config: got "
@@ -71,7 +102,7 @@ def resolve(
     given = dict(experiment)
     base = given.pop("base", None)
     table = {} if base is None else read(str(base))
-    return validate(apply(apply(table, leaves(given)), settings), "config")
+    return build(apply(apply(table, leaves(given)), settings), "config")
 
 
 def read(name: str, derived: tuple[str, ...] = ()) -> dict[str, Any]:
@@ -80,7 +111,8 @@ def read(name: str, derived: tuple[str, ...] = ()) -> dict[str, Any]:
     `derived`: the files, outermost first, whose base this is.
     """
     path = Path(name)
-    table = read_file(path) if name.endswith(".toml") else read_preset(name)
+    is_file = name.endswith(".toml")
+    table = from_folder(read_file(path), path.parent) if is_file else read_preset(name)
     if "base" not in table:
         return table
     base = table.pop("base")
@@ -122,6 +154,43 @@ def read_file(path: Path) -> dict[str, Any]:
         raise UserError(f"{path} cannot be read: {error}") from None
     except tomllib.TOMLDecodeError as error:
         raise UserError(f"{path} is not valid TOML: {error}") from None
+
+
+def from_folder(table: dict[str, Any], folder: Path) -> dict[str, Any]:
+    """A copy of a file's table in which every path starts in the `folder` of that file.
+
+    `init` and the name of a pretrained model may be something else than a path: those that are folders
+    seen from `folder` only are paths.
+    """
+    table = with_absolute_paths(table, folder)
+    model = table.get("model")
+    if isinstance(name := table.get("init"), str):
+        table = table | {"init": locate(name, folder)}
+    if isinstance(model, dict) and isinstance(name := model.get("name"), str):
+        table = table | {"model": model | {"name": locate(name, folder)}}
+    return table
+
+
+def locate(name: str, folder: Path) -> str:
+    path = folder / name
+    return os.path.abspath(path) if path.exists() and not Path(name).exists() else name
+
+
+def with_absolute_paths(table: dict[str, Any], folder: Path) -> dict[str, Any]:
+    """A copy of the table in which the paths of [data] are absolute: relative ones start in `folder`."""
+    data = table.get("data")
+    if not isinstance(data, dict):
+        return table
+
+    def absolute(value: Any) -> Any:
+        if isinstance(value, list):
+            return [absolute(item) for item in value]
+        if not isinstance(value, str) or not value:
+            return value  # not a path: a number of sentences, or a mistake
+        return os.path.abspath(folder / Path(value).expanduser())
+
+    paths = {key: absolute(data[key]) for key in FILE_KEYS if key in data}
+    return table | {"data": data | paths}
 
 
 def leaves(table: Mapping[str, Any], path: tuple[str, ...] = ()) -> Iterator[Setting]:

@@ -1,7 +1,8 @@
 """Sentence pairs in named splits, from every kind of data that a config can name."""
 
 import hashlib
-from collections.abc import Callable
+import os
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -27,10 +28,7 @@ class Corpus:
 
     def __getitem__(self, split: str) -> list[tuple[str, str]]:
         if split not in self.splits:
-            raise UserError(
-                f'this data has no split "{split}".{suggest(split, self.splits)} '
-                f"It has {join_names(self.splits)}."
-            )
+            raise missing_split(split, self.splits)
         return self.splits[split]
 
     def checksums(self) -> dict[str, str]:
@@ -46,7 +44,10 @@ class Corpus:
         noun = "pairs" if train[0][0] else "sentences"
         message = f"train: {len(rows):,} of {len(train):,} {noun} (data.fraction is {fraction:g})"
         splits = self.splits | {"train": [train[row] for row in rows]}
-        return replace(self, splits=splits, messages=(*self.messages, message))
+        return replace(self, splits=splits).add_messages([message])
+
+    def add_messages(self, messages: Iterable[str]) -> "Corpus":
+        return replace(self, messages=(*self.messages, *messages))
 
 
 def select_rows(total: int, count: int) -> list[int]:
@@ -68,15 +69,31 @@ def checksum(pairs: list[tuple[str, str]]) -> str:
     return digest.hexdigest()
 
 
-def load(data: config.Data) -> Corpus:
-    """The corpus of a config's [data] table."""
-    corpus = load_full(data).take_fraction(data.fraction)
+def load_split(data: config.Data, split: str) -> Pairs:
+    """The pairs of one split. Of the user's own files, only those of this split are read."""
+    own_splits = data.own_splits
+    if own_splits and split not in own_splits:
+        raise missing_split(split, own_splits)
+    return load(data, (split,) if own_splits else SPLITS)[split]
+
+
+def missing_split(split: str, available: Iterable[str]) -> UserError:
+    return UserError(
+        f'this data has no split "{split}".{suggest(split, available)} It has {join_names(available)}.'
+    )
+
+
+def load(data: config.Data, splits: Sequence[str] = SPLITS) -> Corpus:
+    """The corpus of a config's [data] table. Of the user's own files, only these `splits` are read."""
+    corpus = load_full(data, splits)
+    if "train" in corpus.splits:
+        corpus = corpus.take_fraction(data.fraction)
     noise = data.noise if isinstance(data, config.PlainText) else None
     if noise is None:
         return corpus
     copies = {split: noise.copies if split == "train" else 1 for split in corpus.splits}
-    splits = {name: corrupt_pairs(corpus[name], noise, copies[name], name) for name in copies}
-    return replace(corpus, splits=splits)
+    corrupted = {name: corrupt_pairs(corpus[name], noise, copies[name], name) for name in copies}
+    return replace(corpus, splits=corrupted)
 
 
 def from_pairs(train: Any, val: Any = None, fraction: float = 1.0) -> Corpus:
@@ -96,17 +113,18 @@ def from_pairs(train: Any, val: Any = None, fraction: float = 1.0) -> Corpus:
     return Corpus(splits, messages=(message,)).take_fraction(fraction)
 
 
-def load_full(data: config.Data) -> Corpus:
-    """The corpus before a fraction is taken and noise is added."""
+def load_full(data: config.Data, splits: Sequence[str] = SPLITS) -> Corpus:
+    """The corpus before a fraction is taken and noise is added; `splits` as in `load`."""
     if isinstance(data, config.DatasetData):
         return Corpus(datasets.load(data.name, data.source, data.target))
     if isinstance(data, config.FileData):
-        return load_files(data, lambda paths: read_pair_files(paths, data))
+        return load_files(data, splits, lambda paths: read_pair_files(paths, data))
     if isinstance(data, config.HubData):
-        splits, messages = hf.load(data)
-        return Corpus(splits, messages=tuple(messages))
+        by_split, messages = hf.load(data)
+        return Corpus(by_split, messages=tuple(messages))
     if isinstance(data, config.PlainText):
-        return exclude_sentences(load_plain_text(data), data)
+        corpus = load_plain_text(data, splits)
+        return exclude_sentences(corpus, data) if "train" in corpus.splits else corpus
     if isinstance(data, config.PairsData):
         raise UserError(
             'data.kind = "pairs" stands for pairs given in Python, which the run folder does not contain: '
@@ -116,23 +134,36 @@ def load_full(data: config.Data) -> Corpus:
     task = TASKS[data.name]
     sizes = {split: getattr(data, split) for split in SPLITS}
     lengths = {"min_length": data.min_length, "max_length": data.max_length}
-    splits = generate_splits(task, sizes=sizes, seed=data.seed, **lengths)
-    return Corpus(splits, task.symbols, is_synthetic=True)
+    generated = generate_splits(task, sizes=sizes, seed=data.seed, **lengths)
+    return Corpus(generated, task.symbols, is_synthetic=True)
 
 
 def load_files(
-    data: config.FileData | config.PlainText, read: Callable[[Any], tuple[Pairs, Counts]]
+    data: config.FileData | config.PlainText,
+    splits: Sequence[str],
+    read: Callable[[Any], tuple[Pairs, Counts]],
 ) -> Corpus:
     """The user's files, split by split, with a message for each split that had lines skipped."""
-    splits, messages = {}, []
-    for split in SPLITS:
-        paths = getattr(data, split)
-        if paths is None:
+    pairs_of, messages = {}, []
+    for split in data.own_splits:
+        if split not in splits:
             continue
-        splits[split], counts = read(paths)
+        try:
+            pairs_of[split], counts = read(getattr(data, split))
+        except UserError as error:
+            raise UserError(f"data.{split}: {error}{explain_missing(data, split)}") from None
         if counts.skipped:
             messages.append(f"{split}: {counts.summary()}")
-    return Corpus(splits, messages=tuple(messages))
+    return Corpus(pairs_of, messages=tuple(messages))
+
+
+def explain_missing(data: config.FileData | config.PlainText, split: str) -> str:
+    """What to do about a file that is not where the config says, which may be that of a moved run."""
+    paths = getattr(data, split)
+    paths = (paths,) if isinstance(paths, str) else paths
+    if all(os.path.exists(path) for path in paths):
+        return ""
+    return f" Put it there, or change data.{split} (of a trained model: in the config.toml of its run)."
 
 
 def read_pair_files(paths: str | tuple[str, str], data: config.FileData) -> tuple[Pairs, Counts]:
@@ -150,13 +181,13 @@ def read_text_files(paths: str | tuple[str, ...], data: config.PlainText) -> tup
     return pairs.read_sentences(paths, data.on_error, data.max_characters)
 
 
-def load_plain_text(data: config.PlainText) -> Corpus:
+def load_plain_text(data: config.PlainText, splits: Sequence[str]) -> Corpus:
     """Monolingual text as pairs with an empty source."""
     if data.name is not None:
         texts = [datasets.load_monolingual(data.name, language) for language in data.languages]
         lines = {split: [line for each in texts for line in each[split]] for split in texts[0]}
         return Corpus({split: [("", line) for line in lines[split] if line] for split in lines})
-    return load_files(data, lambda paths: read_text_files(paths, data))
+    return load_files(data, splits, lambda paths: read_text_files(paths, data))
 
 
 def exclude_sentences(corpus: Corpus, data: config.PlainText) -> Corpus:
@@ -172,7 +203,7 @@ def exclude_sentences(corpus: Corpus, data: config.PlainText) -> Corpus:
             f"{table.name} ({join_names(table.splits)})"
         )
         splits = corpus.splits | {"train": kept}
-        corpus = replace(corpus, splits=splits, messages=(*corpus.messages, message))
+        corpus = replace(corpus, splits=splits).add_messages([message])
     return corpus
 
 

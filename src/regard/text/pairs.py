@@ -22,6 +22,7 @@ Pairs = list[tuple[str, str]]
 SPLITS = ("train", "val", "test")
 ON_ERROR = ("raise", "skip")
 SUFFIXES = (".tsv", ".jsonl")
+SEPARATORS = {";": "semicolons", ",": "commas", "|": "bars"}
 BOM = b"\xef\xbb\xbf"
 
 
@@ -126,7 +127,7 @@ def _collect(rows: Iterable["Row"], on_error: str, names: str) -> tuple[Pairs, C
         )
     counts.kept = len(pairs)
     if not pairs:
-        reason = f" ({counts.summary()})" if counts.skipped else ""
+        reason = f" ({counts.summary()}): {first_error}" if counts.skipped else ""
         raise UserError(f"expected at least one pair in {names}; got none{reason}.")
     return pairs, counts
 
@@ -155,21 +156,41 @@ def _aligned_rows(source: Path, target: Path, max_characters: int) -> Iterator[R
 
 def _table_rows(path: Path, fields: tuple[str, str], max_characters: int) -> Iterator[Row]:
     """Each line of one file that holds both sides."""
-    name = path.name.lower().removesuffix(".gz")
-    suffix = next((suffix for suffix in SUFFIXES if name.endswith(suffix)), None)
-    if suffix is None:
+    if not _has_suffix(path, *SUFFIXES):
+        csv = " A .csv is not read: save it as tab-separated text." * _has_suffix(path, ".csv")
         raise UserError(
             f"expected one file of pairs that ends in {join_names(SUFFIXES)} (or one of these and .gz), "
-            f"or two files, source and target, with one sentence per line; got only {path}."
+            f"or two files, source and target, with one sentence per line; got only {path}.{csv}"
         )
-    # Allow for other columns, other fields and JSON's escapes (up to 12 bytes per character).
-    for number, line in enumerate(_read_lines(path, (1 << 20) + 24 * max_characters), 1):
+    for number, line in enumerate(_read_lines(path, _wide(max_characters)), 1):
         row = line if isinstance(line, Invalid) else _decode(line)
         if isinstance(row, str):
-            row = _parse_tsv(row) if suffix == ".tsv" else _parse_json(row, fields)
+            row = _parse_tsv(row) if is_tsv(path) else _parse_json(row, fields)
         if not isinstance(row, Invalid):
             row = _combine(_clean(row[0], max_characters), _clean(row[1], max_characters))
         yield f"{path}, line {number}", row
+
+
+def is_tsv(path: Path) -> bool:
+    return _has_suffix(path, ".tsv")
+
+
+def read_columns(path: Path, max_characters: int) -> Iterator[list[str]]:
+    """All columns of each valid line of a .tsv."""
+    for line in _read_lines(path, _wide(max_characters)):
+        text = line if isinstance(line, Invalid) else _decode(line)
+        columns = text if isinstance(text, Invalid) else _parse_tsv(text)
+        if not isinstance(columns, Invalid):
+            yield columns
+
+
+def _has_suffix(path: Path, *suffixes: str) -> bool:
+    return path.name.lower().removesuffix(".gz").endswith(suffixes)
+
+
+def _wide(max_characters: int) -> int:
+    """Characters of a line that may have other columns, other fields and JSON's escapes (up to 12 bytes)."""
+    return (1 << 20) + 24 * max_characters
 
 
 def _parse_tsv(text: str) -> list[str] | Invalid:
@@ -178,7 +199,9 @@ def _parse_tsv(text: str) -> list[str] | Invalid:
         return Invalid("empty", "is empty")
     columns = text.split("\t")
     if len(columns) < 2:
-        return Invalid("malformed", "has no tab: expected source TAB target")
+        separator = next((name for mark, name in SEPARATORS.items() if mark in text), None)
+        csv = f" (separated by {separator}? Save the file as tab-separated text)" * bool(separator)
+        return Invalid("malformed", f"has no tab: expected source TAB target{csv}")
     return columns
 
 
@@ -194,12 +217,21 @@ def _parse_json(text: str, fields: tuple[str, str]) -> list[str] | Invalid:
         return Invalid("malformed", f"is not a JSON object but a {type(record).__name__}")
     for field in fields:
         if field not in record:
-            has = f"it has {join_names(map(str, record))}" if record else "it has none"
-            return Invalid("malformed", f'has no field "{field}": {has}')
+            return Invalid("malformed", f'has no field "{field}": {_describe_fields(record)}')
         if not isinstance(record[field], str):
             kind = type(record[field]).__name__
             return Invalid("malformed", f'expected a string in field "{field}"; got {kind}')
     return [record[field] for field in fields]
+
+
+def _describe_fields(record: dict[str, object]) -> str:
+    """'it has de, en; name the source and the target in data.fields, as in ...'"""
+    if not record:
+        return "it has none"
+    example = [name for name, value in record.items() if isinstance(value, str)][:2]
+    setting = f", as in data.fields = {json.dumps(example, ensure_ascii=False)}"
+    advice = f"name source and target in data.fields{setting if len(example) == 2 else ''}"
+    return f"it has {join_names(record)}; {advice}"
 
 
 def _combine(first: str | Invalid, second: str | Invalid) -> tuple[str, str] | Invalid:

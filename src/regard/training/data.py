@@ -1,23 +1,47 @@
 """The data of a run: the corpus, its tokenizers, and its splits as token ids."""
 
+import json
 from dataclasses import replace
 from pathlib import Path
 
-from regard.config import Config
+from regard.config import Config, FileData
+from regard.config.defaults import chosen_values, follow_data, follows_data
 from regard.display import Display
 from regard.errors import UserError
 from regard.text import cache, corpus
 from regard.text.batch import EncodedPairs
+from regard.text.checks import check_files
 from regard.text.corpus import Corpus
 from regard.text.tokenizer import TokenizerPair
 
 
 def load_data(config: Config, display: Display, data: Corpus | None = None) -> Corpus:
-    """The data of the config, unless it is given, with its messages printed."""
+    """The data of the config, unless it is given, with what there is to report about it printed and in its
+    messages.
+    """
     data = corpus.load(config.data) if data is None else data
-    for message in data.messages:
-        display.print(message)
+    if isinstance(config.data, FileData):
+        data = data.add_messages(f"warning: {text}" for text in check_files(config.data, data))
+    display.print_all(data.messages)
     return data
+
+
+def resolve_defaults(config: Config, data: Corpus | None = None) -> Config:
+    """The config as it is trained and saved: values that nobody set follow the number of training pairs.
+
+    `data`: instead of that of the config.
+    """
+    if not follows_data(config):
+        return config
+    data = corpus.load(config.data, ("train",)) if data is None else data
+    return follow_data(config, len(data["train"]))
+
+
+def describe_choices(given: Config, resolved: Config) -> list[str]:
+    """A line with the settings that the amount of data decided, if there are any."""
+    chosen = chosen_values(given, resolved)
+    values = ", ".join(f"{name} = {json.dumps(value)}" for name, value in chosen.items())
+    return [f"chosen by the number of training pairs: {values}"] if chosen else []
 
 
 def load_tokenizers(

@@ -1,6 +1,6 @@
 """A training run from start to end: data, model, warm start, loop, result card."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
@@ -17,8 +17,15 @@ from regard.text.batch import BatchSampler, DeviceDataset
 from regard.text.corpus import Corpus
 from regard.text.tokenizer import TokenizerPair
 from regard.training import checkpoint
+from regard.training.advice import advise
 from regard.training.card import build_card, describe_environment, write_card
-from regard.training.data import encode_split, load_data, load_tokenizers
+from regard.training.data import (
+    describe_choices,
+    encode_split,
+    load_data,
+    load_tokenizers,
+    resolve_defaults,
+)
 from regard.training.device import report_out_of_memory, select_dtype, use_cuda_stream
 from regard.training.examples import draw_examples
 from regard.training.folder import (
@@ -52,23 +59,28 @@ def train(
     `config`: None to resume with that of the folder. `jobs`: how many runs share the device, for the
     card. `data`: instead of that of the config. `callbacks` get each event of metrics.jsonl.
     """
-    config = config or read_config(folder)
+    given = config or read_config(folder)
+    config = resolve_defaults(given, data)
     with files.lock(folder):
         check_folder(config, folder, resume)
         resume, display = (folder / checkpoint.FILE).is_file(), Display(console)
         if is_finished(folder) and not resume:
             display.print(f"{folder} is finished: there is nothing to continue")
             return files.read_json(folder / "card.json")
+        choices = describe_choices(given, config)
         with (
             empty_on_error(folder),
             report_out_of_memory(config.training.batch_tokens),
             use_saved_threads(folder, display) if resume and device == "cpu" else nullcontext(),
         ):
-            return train_in_folder(config, folder, device, resume, display, jobs, data, callbacks)
+            return train_in_folder(
+                config, choices, folder, device, resume, display, jobs, data, callbacks
+            )
 
 
 def train_in_folder(
     config: Config,
+    choices: Sequence[str],
     folder: Path,
     device: str,
     resume: bool,
@@ -77,13 +89,17 @@ def train_in_folder(
     data: Corpus | None,
     callbacks: tuple[Callback, ...],
 ) -> dict[str, Any]:
-    """The steps of a run: data, model, warm start, loop, card. `resume`: from its checkpoint."""
+    """The steps of a run: data, model, warm start, loop, card.
+
+    `choices`: lines about settings that follow the data. `resume`: from its checkpoint.
+    """
     files.remove_temporary(folder)
     # A resumed run has everything in its folder: the run it was initialised from may be gone.
     source_checkpoint = (
         SourceCheckpoint.load(config, folder) if config.init and not resume else None
     )
     data = load_data(config, display, data)
+    display.print_all(choices)
     tokenizers, model = build_model(config, folder, data, source_checkpoint, resume, display)
     model = move_to_device(model, device)
     init = apply_warm_start(source_checkpoint, model, tokenizers, data, display)
@@ -97,9 +113,12 @@ def train_in_folder(
             else:
                 start_log(loop, config.seed, model, data, {**environment, **init})
             progress = loop.run()
+    from_scratch = not config.is_pretrained and config.init is None
+    warnings = [f"warning: {advice}" for advice in advise(loop, from_scratch)]
+    display.print_all(warnings)
     # A run that was already finished was trained where it started, not where it is resumed.
     start = {**environment, **read_start_event(folder)}
-    card = build_card(config, model, progress, data, start)
+    card = build_card(config, model, progress, data.add_messages(warnings), start)
     write_card(folder, card)
     draw_examples(load(folder, device), data, folder / "examples")
     if not config.training.keep_last:
@@ -185,8 +204,7 @@ def apply_warm_start(
     if source_checkpoint is None:
         return {}
     started = source_checkpoint.warm_start(model, tokenizers, data)
-    for message in started.messages:
-        display.print(message)
+    display.print_all(started.messages)
     return {"init": started.record}
 
 

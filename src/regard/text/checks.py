@@ -1,0 +1,163 @@
+"""What can be wrong with the user's parallel text, checked before training.
+
+A mistake with which no training can be meant raises an error; what may be meant is a warning.
+"""
+
+from collections import Counter
+from collections.abc import Iterator
+from itertools import islice, pairwise
+from math import sqrt
+from pathlib import Path
+
+from regard.config import FileData
+from regard.errors import UserError
+from regard.text.corpus import Corpus
+from regard.text.pairs import Pairs, is_tsv, read_columns
+
+FEW_TRAINING_PAIRS = 500
+FEW_VALIDATION_PAIRS = 50
+SAMPLE = 1000
+"""How many pairs are looked at, from the start of a file."""
+MOST = 0.5
+"""The fraction of pairs from which on something is no accident."""
+SWAPPED_BY = 0.1
+"""How much more similar the sides of two splits are crosswise if their languages are swapped."""
+OVERLAP = 0.01
+"""The fraction of held-out pairs that may be training pairs by accident: captions and greetings recur."""
+
+COLUMN_NAMES = """
+    source target src tgt trg sentence sentence1 sentence2 text text1 text2 input output original
+    translation reference lang1 lang2 language1 language2 id
+    ar cs da de el en es et fi fr he hi hu it ja ko nl no pl pt ro ru sv tr uk zh
+    arabic chinese czech danish dutch english estonian finnish french german greek hebrew hindi hungarian
+    italian japanese korean norwegian polish portuguese romanian russian spanish swedish turkish ukrainian
+"""
+"""In lower case: a first pair of two of these is a header."""
+
+
+def check_files(data: FileData, corpus: Corpus) -> list[str]:
+    """Warnings about the user's files; an error where no training can be meant."""
+    messages = [
+        message
+        for split in data.own_splits
+        if isinstance(path := getattr(data, split), str) and is_tsv(Path(path))
+        for message in check_table(split, Path(path), data.max_characters)
+    ]
+    for split in data.own_splits:
+        messages += check_header(split, corpus[split])
+        messages += check_copies(split, corpus[split])
+    for split in data.own_splits[1:]:
+        check_direction(split, corpus)
+        messages += check_overlap(split, corpus)
+    return [*messages, *check_sizes(corpus)]
+
+
+def check_table(split: str, path: Path, max_characters: int) -> Iterator[str]:
+    """More columns than two, and quotation marks around the columns of a .tsv."""
+    rows = list(islice(read_columns(path, max_characters), SAMPLE))
+    wide = next((row for row in rows if len(row) > 2), None)
+    if wide:
+        for number in (1, 2):
+            if all(row[number - 1].strip().isdecimal() for row in rows[1:] or rows):
+                raise UserError(
+                    f"data.{split}: column {number} of {path} holds only numbers, as identifiers do, and the "
+                    "first two of its columns are source and target: delete the other columns"
+                )
+        yield (
+            f"data.{split}: {path} has {len(wide)} columns: the first is the source, the second the target, "
+            f'and the rest is ignored, such as "{shorten(wide[2])}"'
+        )
+    quoted = sum(all(is_quoted(cell) for cell in row[:2]) for row in rows)
+    if quoted > MOST * len(rows):
+        yield (
+            f"data.{split}: {quoted:,} of the first {len(rows):,} lines of {path} have quotation marks "
+            "around both columns, which become part of the text: save it as tab-separated text without them"
+        )
+
+
+def is_quoted(cell: str) -> bool:
+    cell = cell.strip()
+    return len(cell) > 1 and cell[0] == cell[-1] == '"'
+
+
+def check_header(split: str, pairs: Pairs) -> Iterator[str]:
+    """A first pair that consists of names of columns."""
+    names = [side.strip('"').casefold() for side in pairs[0]]
+    if set(names) <= set(COLUMN_NAMES.split()):
+        yield (
+            f'data.{split}: the first pair is "{pairs[0][0]}" and "{pairs[0][1]}", which looks like a '
+            "header: delete that line, or it is used as a sentence"
+        )
+
+
+def check_copies(split: str, pairs: Pairs) -> Iterator[str]:
+    """Sources that equal their targets."""
+    copies = sum(source == target for source, target in pairs)
+    if copies > MOST * len(pairs):
+        yield (
+            f"data.{split}: in {copies:,} of {len(pairs):,} pairs the source equals the target: is one file "
+            "in both languages given twice?"
+        )
+
+
+def check_direction(split: str, corpus: Corpus) -> None:
+    """Raise an error if a split is in the other direction than the training data."""
+    sources, targets = (
+        [count_letter_pairs(corpus[name], side) for name in ("train", split)] for side in (0, 1)
+    )
+    straight = similarity(*sources), similarity(*targets)
+    crosswise = similarity(sources[0], targets[1]), similarity(targets[0], sources[1])
+    if min(crosswise) > max(straight) + SWAPPED_BY:
+        raise UserError(
+            f"data.{split}: its sources look like the targets of data.train, and its targets like the "
+            "sources: the languages are swapped. Swap the two files (or columns) of one of them"
+        )
+
+
+def count_letter_pairs(pairs: Pairs, side: int) -> Counter[str]:
+    """How often each two letters follow each other on one side of the first pairs: a language's profile."""
+    counts: Counter[str] = Counter()
+    for pair in pairs[:SAMPLE]:
+        letters = pairwise(pair[side].casefold())
+        counts.update(first + second for first, second in letters if (first + second).isalpha())
+    return counts
+
+
+def similarity(first: Counter[str], second: Counter[str]) -> float:
+    """Cosine similarity of two profiles."""
+    norms = sqrt(sum(n * n for n in first.values()) * sum(n * n for n in second.values()))
+    return sum(count * second[key] for key, count in first.items()) / max(norms, 1.0)
+
+
+def check_overlap(split: str, corpus: Corpus) -> Iterator[str]:
+    """Pairs that are also training pairs, ignoring case."""
+    known = {(source.casefold(), target.casefold()) for source, target in corpus["train"]}
+    pairs = corpus[split]
+    shared = sum((source.casefold(), target.casefold()) in known for source, target in pairs)
+    if shared > OVERLAP * len(pairs):
+        amount = "all" if shared == len(pairs) else f"{shared:,} of {len(pairs):,}"
+        noun = "validation" if split == "val" else split
+        yield (
+            f"data.{split}: {amount} pairs are also in the training data, so {noun} scores are too good "
+            "and show no overfitting: hold out pairs that training does not see"
+        )
+
+
+def check_sizes(corpus: Corpus) -> Iterator[str]:
+    """Too few pairs to learn from, or to measure with."""
+    train, val = len(corpus["train"]), len(corpus["val"])
+    if train < FEW_TRAINING_PAIRS:
+        yield (
+            f"data.train: {train:,} pairs are very few to train from scratch, expect a poor model: collect "
+            f'{FEW_TRAINING_PAIRS:,} or more, or fine-tune a pretrained model (model.kind = "pretrained")'
+        )
+    if val < FEW_VALIDATION_PAIRS:
+        yield (
+            f"data.val: {val:,} pairs are few to choose the best weights by: "
+            f"hold out {FEW_VALIDATION_PAIRS} or more"
+        )
+
+
+def shorten(text: str, width: int = 40) -> str:
+    text = text.strip()
+    return text if len(text) <= width else text[: width - 3] + "..."

@@ -1,0 +1,52 @@
+"""What to change after a run that was too short."""
+
+import json
+from math import ceil
+from pathlib import Path
+
+from regard.training.loop import TrainingLoop
+
+FEW_STEPS = 1000
+"""A model trained from scratch on fewer steps has hardly learned to use its source."""
+LAST_PART = 1 / 5
+STILL_FALLING = 0.02
+"""The validation loss counts as falling if it lost this fraction in the last part of a run."""
+
+
+def advise(loop: TrainingLoop, from_scratch: bool) -> list[str]:
+    """What to change if a finished run was too short: it had few steps, or its loss was still falling."""
+    if loop.fraction_done < 1:
+        return []  # early stopping ended it: longer would not be better
+    step, epochs = loop.progress.step, loop.epochs_done
+    if from_scratch and step < FEW_STEPS:
+        needed = ceil(epochs * FEW_STEPS / step)
+        return [
+            f"the run had only {step:,} steps, and training from scratch takes {FEW_STEPS:,} or more: set "
+            f"training.epochs={needed} (it had {epochs:.3g}), or a smaller training.batch_sentences"
+        ]
+    falling = find_drop(read_losses(loop.folder))
+    if falling is None:
+        return []
+    return [
+        f"the validation loss was still falling, from {falling[0]:.3f} to {falling[1]:.3f} in the last fifth "
+        f"of the run: train longer, as with training.epochs={ceil(2 * epochs)} (it had {epochs:.3g})"
+    ]
+
+
+def find_drop(losses: dict[int, float]) -> tuple[float, float] | None:
+    """The validation loss before the last part of a run and at its end, if that is its lowest by far."""
+    if len(losses) < 2:
+        return None
+    last = max(losses)
+    before = [losses[step] for step in losses if step <= (1 - LAST_PART) * last]
+    is_lowest = losses[last] == min(losses.values())
+    if not before or not is_lowest or losses[last] > (1 - STILL_FALLING) * before[-1]:
+        return None
+    return before[-1], losses[last]
+
+
+def read_losses(folder: Path) -> dict[int, float]:
+    """The validation loss by step."""
+    lines = (folder / "metrics.jsonl").read_text("utf-8").splitlines()
+    events = [json.loads(line) for line in lines]
+    return {event["step"]: event["loss"] for event in events if event["event"] == "validation"}
