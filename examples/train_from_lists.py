@@ -10,6 +10,7 @@ import regard
 VALUES = 900, 500, 400, 100, 90, 50, 40, 10, 9, 5, 4, 1
 SYMBOLS = "CM", "D", "CD", "C", "XC", "L", "XL", "X", "IX", "V", "IV", "I"
 SETTINGS = {
+    "tokenizer": {"kind": "characters"},
     "model": {"kind": "recurrent", "hidden_dim": 64, "embedding_dim": 64},
     "training": {"epochs": 25, "batch_sentences": 16, "learning_rate": 3e-3},
 }

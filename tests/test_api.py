@@ -10,7 +10,9 @@ import regard
 from regard import presets
 from regard.api import Translator, from_loaded
 from regard.config import Config
+from regard.text import corpus
 from regard.text.tokenizer import BOS, EOS
+from regard.training.data import resolve_defaults
 from tests.test_translator import MODELS, TEXTS, assert_same, build_translator
 
 TINY = {
@@ -64,8 +66,10 @@ def test_callbacks_get_the_events_of_the_log(tmp_path, capsys):
 
 
 def test_every_kind_of_config_trains_alike(tmp_path):
-    (tmp_path / "tiny.toml").write_text(presets.resolve(TINY).to_toml(), "utf-8")
-    configs = [TINY, presets.resolve(TINY), tmp_path / "tiny.toml", str(tmp_path / "tiny.toml")]
+    data = corpus.from_pairs(PAIRS, PAIRS[:9])
+    resolved = resolve_defaults(presets.resolve(TINY, {"data.kind": "pairs"}), data)
+    (tmp_path / "tiny.toml").write_text(resolved.to_toml(), "utf-8")
+    configs = [TINY, resolved, tmp_path / "tiny.toml", str(tmp_path / "tiny.toml")]
     models = [regard.train(c, PAIRS, PAIRS[:9], device="cpu", quiet=True) for c in configs]
     for other in models[1:]:
         for name, tensor in models[0].model.named_parameters():
@@ -134,7 +138,7 @@ def test_repr_says_what_it_is(trained):
     text = repr(trained)
     assert text.startswith("Translator(recurrent, ")
     parameters = sum(p.numel() for p in trained.model.parameters())
-    assert f"{parameters:,} parameters; characters, vocabulary " in text
+    assert f"{parameters:,} parameters; bpe, vocabulary " in text
     assert text.endswith("; on cpu)")
     config = presets.load("multi30k-gru")
     other = Translator(config, trained.tokenizers, trained.model)

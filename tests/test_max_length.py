@@ -3,13 +3,13 @@
 import pytest
 import torch
 
+from regard.api import Translator
 from regard.config import Config
 from regard.errors import UserError
 from regard.evaluation import ablate, evaluate
 from regard.models import Model, build
 from regard.search import beam, greedy, sample
 from regard.text.tokenizer import BOS, EOS, TokenizerPair
-from regard.translator import Translator
 
 MAX_LENGTH, VOCAB = 23, 11
 LEARNED = {"kind": "learned", "max_length": MAX_LENGTH}

@@ -44,7 +44,7 @@ def test_defaults_are_those_of_the_tables(setting) -> None:
         return
     table: dict[str, Any] = {}
     required = {"files": {"train": "a", "val": "b"}, "text": {"name": "multi30k"}}
-    required |= {"pretrained": {"name": "x"}}
+    required |= {"pretrained": {"name": "x"}, "hf": {"name": "x"}}
     for key, kinds in setting.kinds.items():
         presets.set_path(table, key.split("."), kinds[0])
         for name, value in required.get(kinds[0], {}).items():

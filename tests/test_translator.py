@@ -7,10 +7,10 @@ import torch
 
 import regard
 from regard import presets
+from regard.api import Translator
 from regard.errors import UserError
 from regard.models import build, weights
 from regard.text.tokenizer import EOS, TokenizerPair
-from regard.translator import Translator
 
 SYMBOLS = ("<U>", "<L>")
 TEXTS = [
@@ -228,10 +228,10 @@ def test_an_incomplete_run_folder_raises_an_error_that_names_what_is_missing(tmp
 
 
 SCORE_MISTAKES = {
-    "a text": ("a b", r"score takes pairs, .source, translation., both strings: pair 1 is 'a'"),
-    "texts": (["a b", "c"], "pair 1 is 'a b'"),
-    "three": ([("a", "b"), ("a", "b", "c")], r"pair 2 is \('a', 'b', 'c'\)"),
-    "no string": ([("a", None)], "pair 1 is"),
+    "a text": ("a b", r"score takes pairs as in .* not 'a b'"),
+    "texts": (["a b", "c"], "pairs: item 1 is 'a b'"),
+    "three": ([("a", "b"), ("a", "b", "c")], r"pairs: item 2 is \('a', 'b', 'c'\)"),
+    "no string": ([("a", None)], "pairs: item 1 is"),
     "no source": ([("a", "b"), (" ", "b")], "text 2 is empty"),
 }
 

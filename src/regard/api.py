@@ -110,7 +110,9 @@ class Translator(translator.Translator):
         """
         encoded = self.encode_pairs(pairs, "score")
         log_probs = self._log_probs(encoded, batch_tokens)
-        outputs = [(row, Hypothesis([*ids, EOS], 0, 0)) for row, ids in enumerate(encoded.target)]
+        outputs = [
+            (row, Hypothesis([*ids, EOS], 0.0, 0.0)) for row, ids in enumerate(encoded.target)
+        ]
         all_weights: Sequence[Attention | None] = [None] * len(encoded)
         if attention:
             all_weights = self.attention_weights(encoded, outputs, batch_tokens)
@@ -170,7 +172,7 @@ class Translator(translator.Translator):
         self, pairs: Iterable[tuple[str, str]], caller: str = "encode_pairs"
     ) -> EncodedPairs:
         """(source, target) pairs as ids, if this model can read them."""
-        checked = check_pairs(pairs, caller)
+        checked = check_pairs(pairs, caller, may_be_empty=True)
         names = (f"text {number}" for number in range(1, len(checked) + 1))
         sources = [self.encode_source(s, n) for (s, _), n in zip(checked, names, strict=True)]
         encoded = EncodedPairs(sources, [self.tokenizers.target.encode(t) for _, t in checked])
@@ -250,10 +252,10 @@ def train(
     """
     from regard import training
 
+    if pairs is None and validation is not None:
+        raise UserError("validation needs pairs: the data of a config has its own validation split")
     resolved = presets.resolve(config, {} if pairs is None else {"data.kind": "pairs"})
     data = None if pairs is None else corpus.from_pairs(pairs, validation, resolved.data.fraction)
-    if data is None and validation is not None:
-        raise UserError("validation needs pairs: the data of a config has its own validation split")
     console, device = Console(quiet=quiet, soft_wrap=True), resolve_device(device)
     with TemporaryDirectory() if run is None else nullcontext(run) as folder:
         options = (Path(folder), device, resume, console)

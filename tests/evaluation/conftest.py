@@ -6,10 +6,10 @@ from typing import Any
 import pytest
 import torch
 
+from regard.api import Translator
 from regard.config import Config
 from regard.models import build
 from regard.text.tokenizer import TokenizerPair
-from regard.translator import Translator
 
 MODELS = {
     "recurrent": {"kind": "recurrent", "hidden_dim": 7, "embedding_dim": 5, "dropout": 0.3},

@@ -11,6 +11,7 @@ import pytest
 import torch
 from rich.console import Console
 
+from regard.api import Translator
 from regard.config import Config
 from regard.errors import UserError
 from regard.evaluation import ablate, ablation_report, aggregate, evaluate, likelihoods
@@ -27,7 +28,6 @@ from regard.evaluation.likelihood import Likelihood
 from regard.evaluation.metrics import bleu_lower, score_corpus
 from regard.models.ablate import mask_keys, uniform_attention
 from regard.text.batch import EncodedPairs
-from regard.translator import Translator
 
 LAYERS = {"encoder": {"layers": 3}, "decoder": {"layers": 2}}
 DEEP = {"kind": "transformer", "d_model": 6, "attention": {"heads": 2}} | LAYERS

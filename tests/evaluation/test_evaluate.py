@@ -9,12 +9,12 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from regard.api import Translator
 from regard.evaluation import evaluate
 from regard.evaluation.evaluate import cache_bytes_per_token, length_buckets
 from regard.evaluation.metrics import exact_match, longest_fifth, score_corpus
 from regard.search import Hypothesis
 from regard.text.tokenizer import BOS, EOS
-from regard.translator import Translator
 
 OUTPUTS = ["The cat sat on a mat.", "a quick Test of this!", "same again, word by word", ""]
 REFERENCES = ["The cat sat on the mat.", "A quick test of it!", "same again, word by word", "x y"]

@@ -8,10 +8,10 @@ import pytest
 import torch
 from rich.console import Console
 
+from regard.api import Translator
 from regard.evaluation import Likelihood, aggregate, evaluate, likelihoods, report
 from regard.text.batch import EncodedPairs
 from regard.text.tokenizer import BOS, EOS
-from regard.translator import Translator
 
 
 def naive(translator: Translator, source: str, target: str) -> tuple[float, int, int]:

@@ -5,11 +5,11 @@ from pathlib import Path
 import pytest
 import torch
 
+from regard.api import Sampling, Translator
 from regard.cli import pictures
 from regard.errors import NotFiniteError
 from regard.evaluation import ablate, evaluate
 from regard.text.batch import EncodedPairs
-from regard.translator import Sampling, Translator
 
 
 @pytest.fixture

@@ -5,10 +5,10 @@ import math
 import pytest
 import torch
 
+from regard.api import Sampling, Translator
 from regard.errors import NotFiniteError
 from regard.evaluation import evaluate
 from regard.text.tokenizer import EOS
-from regard.translator import Sampling, Translator
 
 
 def test_scores_sum_to_the_loss(translator: Translator, pairs) -> None:

@@ -3,12 +3,12 @@
 import pytest
 import sacrebleu
 
+from regard.api import Translator
 from regard.errors import UserError
 from regard.evaluation import compare_systems, evaluate, evaluate_outputs, evaluate_systems
 from regard.evaluation.metrics import METRICS, SACREBLEU, exact_match, score, score_corpus
 from regard.statistics import paired_bootstrap_p
 from regard.text.references import ReferenceSet
-from regard.translator import Translator
 
 WORDS = ["the", "cat", "sat", "on", "a", "mat", "and", "saw", "dog", "run", "old", "by", "night"]
 REFERENCES = [" ".join(WORDS[(i * n) % 13] for n in range(1, 8 + i % 5)) for i in range(40)]

@@ -21,7 +21,7 @@ def test_train_from_lists(tmp_path, capsys, monkeypatch):
     monkeypatch.setattr("regard.training.examples.EXAMPLES", 0)
     example = load_example("train_from_lists")
     assert [example.roman(n) for n in (4, 14, 949)] == ["IV", "XIV", "CMXLIX"]
-    small = {"model": {"kind": "recurrent", "hidden_dim": 8, "embedding_dim": 8}}
+    small = example.SETTINGS | {"model": {"hidden_dim": 8, "embedding_dim": 8}}
     small |= {"training.epochs": 0.2, "search.max_extra": 2, "search.max_ratio": 0.2}
     model = example.main(str(tmp_path / "run"), small)
     out = capsys.readouterr().out

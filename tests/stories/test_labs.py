@@ -60,7 +60,7 @@ def test_law_without_its_effect_does_not_pass(regard):
 def test_notes_are_printed_and_in_the_report(regard, tmp_path):
     result = regard("lab", "causality", "--set", "length=2", "--plots", tmp_path)
     assert result.code == 0
-    note = "skipped: 3 of kind pretrained: its name has no default, so no model can be built\n"
+    note = "skipped: 8 of kind pretrained: its name has no default, so no model can be built\n"
     assert note in result.out
     assert f"\n- {note}\n" in (tmp_path / "labs.md").read_text("utf-8")
 

@@ -104,7 +104,7 @@ def test_another_systems_outputs(regard, evaluate, run: Path, tmp_path) -> None:
     header = "source\treference\tbeam 1\tBLEU\tother.txt\tBLEU"
     assert lines[0] == header
     assert [line.split("\t")[4] for line in lines[1:]] == Path("other.txt").read_text().splitlines()
-    text = regard("evaluate", *words).out
+    text = regard("evaluate", *words, "--overwrite").out
     assert "BLEU (lowercased)" in text
     assert "Difference to beam 1, and p of a paired bootstrap test" in text
     assert "exact match by source length" in text  # a synthetic task

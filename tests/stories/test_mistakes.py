@@ -79,8 +79,8 @@ MISTAKES: dict[str, tuple[list[str], str]] = {
     "first 0 sentences": (["evaluate", "RUN", "--first", "0"], "--first is 1 or more, not 0"),
     "unknown ablation": (["evaluate", "RUN", "--ablate", "layers"], "layers.*heads"),
     "plot with an unknown suffix": (
-        ["evaluate", "RUN", "--ablate", "heads", "--plot", "HERE/a.pdf"],
-        "a.pdf.*ending in .png or .svg",
+        ["evaluate", "RUN", "--ablate", "heads", "--plot", "HERE/a.gif"],
+        "a.gif.*ending in .png, .svg, .pdf",
     ),
     "not a run folder": (["evaluate", "HERE"], "is not a run folder: .*config.toml"),
     "nothing to translate": (["translate", "RUN"], "nothing to translate"),

@@ -51,7 +51,7 @@ def test_what_nobody_set_follows_the_data_and_is_saved(regard):
     assert result.code == 0, result.err
     assert re.search(r"chosen by the number .*tokenizer\.vocab_size = 500", result.out)
     assert re.search(
-        r"600 pairs, vocabulary .*about 38 steps, 1 epoch, in runs/mine", result.out, re.S
+        r"600 training pairs, .*about 38 steps \(1 epoch\) .* goes to runs/mine", result.out, re.S
     )
     saved = tomllib.loads(Path("runs/mine/config.toml").read_text("utf-8"))
     assert saved["tokenizer"]["kind"] == "bpe"

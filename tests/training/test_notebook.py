@@ -16,7 +16,12 @@ from regard.translator import load
 
 SMALL = ["model.embedding_dim=5", "model.hidden_dim=7", "model.output_hidden_dim=3"]
 COPY = ["data.kind=synthetic", "data.name=copy", "data.train=43", "data.val=11", "data.test=5"]
-SHORT = ["training.epochs=2", "training.batch_sentences=8", "training.validate_every=6"]
+SHORT = [
+    "training.epochs=2",
+    "training.batch_sentences=8",
+    "training.validate_every=6",
+    "training.keep_last=true",
+]
 
 
 @pytest.fixture(scope="module")

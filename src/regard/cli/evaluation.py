@@ -6,6 +6,7 @@ from typing import Annotated, Any, Literal
 
 import typer
 
+from regard import shipped
 from regard.cli.common import (
     AsJson,
     Device,
@@ -20,7 +21,7 @@ from regard.cli.common import (
     parse_integers,
     print_json,
 )
-from regard.errors import UserError
+from regard.errors import UserError, join_names
 
 Fields = Annotated[
     str | None,
@@ -39,7 +40,9 @@ def evaluate(
     run: Annotated[
         Path | None,
         typer.Argument(
-            help="A run folder. May be left out to score only --hypotheses.", show_default=False
+            help=f"A run folder, or a shipped model: {join_names(shipped.names())}. May be left out to score "
+            "only --hypotheses.",
+            show_default=False,
         ),
     ] = None,
     split: Annotated[

@@ -289,6 +289,7 @@ class Pretrained(Table):
     separator: str = Field(default="\n", min_length=1)
     """Text between source and target (decoder-only models)."""
     source_language: str | None = Field(default=None, min_length=1)
-    """Source and target language of a multilingual checkpoint (NLLB, M2M-100, mBART), in its own codes,
-    such as deu_Latn, de or de_DE."""
+    """Source language of a multilingual checkpoint (NLLB, M2M-100, mBART), in its own codes, such as
+    deu_Latn, de or de_DE."""
     target_language: str | None = Field(default=None, min_length=1)
+    """Target language of a multilingual checkpoint, like source_language."""

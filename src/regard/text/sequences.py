@@ -16,13 +16,15 @@ def check_texts(texts: Any, function: str) -> None:
         raise UserError(f"{function} takes a list of texts, not {texts!r}")
 
 
-def check_pairs(pairs: Any, function: str, name: str = "pairs") -> Pairs:
-    """The (source, target) pairs of a list or an iterator, which must have at least one."""
+def check_pairs(
+    pairs: Any, function: str, name: str = "pairs", may_be_empty: bool = False
+) -> Pairs:
+    """The (source, target) pairs of a list or an iterator, at least one unless it `may_be_empty`."""
     example = '[("a source", "its target"), ...]'
     if isinstance(pairs, str | bytes) or not isinstance(pairs, Iterable):
         raise UserError(f"{function} takes {name} as in {example}, not {pairs!r}")
     checked = [check_pair(pair, f"{name}: item {n}") for n, pair in enumerate(pairs, start=1)]
-    if not checked:
+    if not checked and not may_be_empty:
         raise UserError(f"{function} got no {name}: give at least one, as in {example}")
     return checked
 

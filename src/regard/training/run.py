@@ -13,6 +13,7 @@ from regard.config import Config, Training
 from regard.display import Display
 from regard.evaluation import greedy_bleu
 from regard.models import Model, PretrainedCheckpoint, build, load_pretrained
+from regard.text import corpus
 from regard.text.batch import BatchSampler, DeviceDataset
 from regard.text.corpus import Corpus
 from regard.text.tokenizer import TokenizerPair
@@ -59,12 +60,17 @@ def train(
     `config`: None to resume with that of the folder. `jobs`: how many runs share the device, for the
     card. `data`: instead of that of the config. `callbacks` get each event of metrics.jsonl.
     """
+    config_is_given = (
+        config is not None
+    )  # otherwise it is not known whether its files are still there
     given = config or read_config(folder)
     config = resolve_defaults(given, data)
     with files.lock(folder):
         check_folder(config, folder, resume)
         resume, display = (folder / checkpoint.FILE).is_file(), Display(console)
         if is_finished(folder) and not resume:
+            if config_is_given:
+                check_same_data(folder, corpus.load(config.data) if data is None else data)
             display.print(f"{folder} is finished: there is nothing to continue")
             return files.read_json(folder / "card.json")
         choices = describe_choices(given, config)

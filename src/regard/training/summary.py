@@ -28,7 +28,8 @@ def describe_schedule(
     """One line: steps and epochs, validations, early stopping, the device and the run folder."""
     per_epoch = math.ceil(len(sampler.epoch(0)) / settings.accumulation_steps)
     steps = max(math.ceil(settings.epochs * per_epoch), settings.min_steps)
-    length = f"about {steps:,} steps ({steps / per_epoch:.3g} epochs)"
+    epochs = f"{steps / per_epoch:.3g}"
+    length = f"about {steps:,} steps ({epochs} epoch{'s' * (epochs != '1')})"
     patience = settings.patience
     stop = f", at most: stops after {patience} without improvement" if patience else ""
     return (
