@@ -1,0 +1,361 @@
+// One model: its output, the picture of its attention, and what is changed in it.
+
+import { Figure } from "./figure.js";
+import { TokenRow } from "./tokens.js";
+import { Toolbar } from "./toolbar.js";
+import { addIntervention, describeIntervention, isForced, isMasked, markChanges } from "./interventions.js";
+import { buildScene, largestWeights, weightAt } from "./scene.js";
+import { direction, element, formatToken, setOptions } from "./dom.js";
+import { drawSvg, savePng, saveSvg } from "./save.js";
+import { formatCount, formatNumber, kindName, t } from "./texts.js";
+import { heatmap } from "./heatmap.js";
+import { lines } from "./lines.js";
+import { pathTo, tree } from "./tree.js";
+import { renderDetail } from "./detail.js";
+import { toDecoding } from "./state.js";
+
+const PICTURES = { heatmap, lines, tree };
+const PACE = 650; // milliseconds for each token when playing
+const ALTERNATIVES = 8;
+
+export class Panel {
+  // page: models, clients, state, colours(), unit(), changed(), announce(text)
+  constructor(page, index) {
+    Object.assign(this, { page, index, translation: null, baseline: null, scene: null, selected: null, timer: null });
+    this.source = new TokenRow({ hover: (key) => this.hover(this.placeOfSource(key)), select: (key) => this.select({ kind: "source", index: key }) });
+    this.output = new TokenRow({ hover: (step) => this.hover(this.placeOfOutput(step)), select: (step) => this.select({ kind: "step", index: step }) });
+    this.figure = new Figure({
+      hover: (place) => this.hover(place),
+      select: (place) => this.selectPlace(place),
+      paint: (cells) => this.paint(cells),
+      paintable: () => this.toolbar.painting && this.settings.view === "heatmap",
+    });
+    this.toolbar = new Toolbar(
+      { set: (changes) => this.set(changes), play: () => this.play(), ablate: () => this.ablate(), save: (kind) => this.save(kind), link: () => this.page.copyLink() },
+      `panel-${index}`,
+    );
+    this.build();
+  }
+
+  get settings() {
+    return this.page.state.panels[this.index];
+  }
+
+  get info() {
+    return this.page.models[this.settings.model];
+  }
+
+  build() {
+    const part = (name, tag = "div") => (this[name] = element(tag, { class: name }));
+    this.model = element("select", { onchange: (event) => this.chooseModel(Number(event.target.value)) });
+    this.modelLabel = element("span", { class: "hidden" });
+    const head = element("header", { class: "panel-head" }, element("label", { class: "model" }, this.modelLabel, this.model), part("facts", "p"), part("busy", "p"));
+    const stage = element("div", { class: "stage" }, element("div", { class: "picture" }, this.figure.root, part("readout", "p")), part("detail"));
+    const texts = element("div", { class: "texts" }, part("sourceTitle", "p"), this.source.root, part("outputTitle", "p"), part("result", "p"), this.output.root, part("scores", "p"));
+    this.root = element("section", { class: "panel" }, head, part("problem", "p"), texts, part("changes"), this.toolbar.root, stage);
+    this.problem.setAttribute("role", "alert");
+    this.problem.hidden = true;
+  }
+
+  // --- asking ---
+
+  request(interventions) {
+    const { text, target, decoding } = this.page.state;
+    const common = { model: this.info.name, text, interventions, best: ALTERNATIVES };
+    if (target !== null && target.trim() !== "") return { kind: "explain", target, ...common };
+    return { kind: "translate", decoding: toDecoding(decoding), ...common };
+  }
+
+  async refresh() {
+    const { interventions } = this.settings;
+    const plain = JSON.stringify([this.settings.model, this.request([])]);
+    if (this.page.state.text.trim() === "") return this.receive(null);
+    this.setBusy(true);
+    try {
+      const client = this.page.clients[this.settings.model];
+      const translation = await client.ask(`${this.index}`, this.request(interventions));
+      if (translation === null) return; // outdated
+      if (interventions.length === 0) this.baseline = { plain, translation };
+      this.receive(translation);
+      if (interventions.length > 0 && this.baseline?.plain !== plain) {
+        const before = await client.ask(`${this.index}-before`, this.request([]));
+        if (before === null) return;
+        this.baseline = { plain, translation: before };
+        this.render();
+      }
+      this.setBusy(false);
+    } catch (error) {
+      this.setBusy(false);
+      this.problem.textContent = t("failed", error.message);
+      this.problem.hidden = false;
+    }
+  }
+
+  receive(translation) {
+    this.problem.hidden = true;
+    this.setBusy(false);
+    this.translation = translation;
+    const length = { step: translation?.target.length ?? 0, source: translation?.source.length ?? 0 };
+    if (this.selected !== null && this.selected.index >= length[this.selected.kind]) this.selected = null;
+    this.render();
+    if (translation !== null) this.page.announce(translation.text);
+  }
+
+  setBusy(busy) {
+    this.root.setAttribute("aria-busy", String(busy));
+    this.busy.textContent = busy ? t("working") : "";
+  }
+
+  // --- showing ---
+
+  render() {
+    const { models } = this.page;
+    const { translation, info } = this;
+    this.root.setAttribute("aria-label", info.name);
+    this.modelLabel.textContent = t("model");
+    setOptions(this.model, models.map(({ name }, index) => [index, name]), this.settings.model);
+    const sizes = Object.entries(info.heads).map(([name, [layers, heads]]) => `${t(name)} ${layers} × ${heads}`);
+    this.facts.textContent = t("modelFacts", kindName(info.kind), formatCount(info.parameters), sizes.join(", "));
+    this.root.classList.toggle("empty", translation === null);
+    if (translation === null) return;
+    this.renderTexts();
+    this.renderChanges();
+    this.renderPicture();
+    this.renderDetail();
+  }
+
+  renderTexts() {
+    const { translation, settings, selected } = this;
+    const { interventions } = settings;
+    const changed = this.changedTokens();
+    const marksOf = (pairs) => pairs.filter(([holds]) => holds).map(([, name, words]) => [name, t(words)]);
+    const chosen = (kind) => (selected?.kind === kind ? selected.index : null);
+    this.sourceTitle.textContent = t("sourceTokens");
+    this.outputTitle.textContent = t("outputTokens");
+    this.source.show(t("sourceTokens"), translation.source, {
+      text: this.page.state.text,
+      selected: chosen("source"),
+      marks: translation.source.map((_, key) => marksOf([[isMasked(interventions, key), "masked", "maskedMark"]])),
+    });
+    this.result.textContent = translation.text;
+    this.result.dir = direction(translation.text);
+    this.output.show(t("outputTokens"), translation.target, {
+      text: translation.text,
+      selected: chosen("step"),
+      marks: translation.target.map((_, step) =>
+        marksOf([[changed[step], "changed", "changedMark"], [isForced(interventions, step), "forced", "forcedMark"]]),
+      ),
+      shares: translation.steps?.map(({ log_prob }) => Math.exp(log_prob)),
+    });
+    const time = Object.values(translation.milliseconds ?? {}).reduce((sum, one) => sum + one, 0);
+    const parts = [
+      translation.score !== null && t("logProbability", formatNumber(translation.score, 2)),
+      translation.score !== null && t("perToken", formatNumber(translation.score / Math.max(1, translation.target.length), 2)),
+      time > 0 && t("milliseconds", formatNumber(time, 0)),
+    ];
+    this.scores.textContent = parts.filter(Boolean).join(" · ");
+  }
+
+  changedTokens() {
+    const plain = JSON.stringify([this.settings.model, this.request([])]);
+    if (this.settings.interventions.length === 0 || this.baseline?.plain !== plain) return [];
+    return markChanges(this.baseline.translation.target, this.translation.target);
+  }
+
+  renderChanges() {
+    const { interventions } = this.settings;
+    this.changes.hidden = interventions.length === 0;
+    if (interventions.length === 0) return;
+    const items = interventions.map((one, number) => {
+      const text = describeIntervention(one, this.translation);
+      const remove = () => this.intervene(interventions.filter((_, index) => index !== number));
+      return element("li", {}, element("bdi", {}, text), element("button", { type: "button", "aria-label": t("remove", text), onclick: remove }, "×"));
+    });
+    const all = element("button", { type: "button", class: "link", onclick: () => this.intervene([]) }, t("removeAll"));
+    this.changes.replaceChildren(element("h3", {}, t("interventions")), element("ul", { class: "pills" }, items, element("li", { class: "bare" }, all)), ...this.describeBaseline());
+  }
+
+  describeBaseline() {
+    const changed = this.changedTokens();
+    if (changed.length === 0) return [];
+    const before = this.baseline.translation;
+    const count = changed.filter(Boolean).length;
+    const same = before.text === this.translation.text && count === 0;
+    const difference = this.translation.score - before.score;
+    const score = t("scoreChange", `${difference >= 0 ? "+" : ""}${formatNumber(difference, 2)}`);
+    const summary = `${same ? t("unchanged") : t("changedCount", count, changed.length)} · ${score}`;
+    const old = same ? [] : [element("p", { class: "before" }, element("span", { class: "quiet" }, `${t("before")} `), element("bdi", {}, before.text))];
+    return [element("p", { class: "quiet small" }, summary), ...old];
+  }
+
+  renderPicture() {
+    const { settings, translation, page } = this;
+    const hasTree = Boolean(translation.tree?.length);
+    if (!(settings.mechanism in (translation.attention ?? {}))) settings.mechanism = Object.keys(translation.attention ?? {})[0] ?? "cross";
+    this.scene = buildScene(translation, settings);
+    this.toolbar.show(settings, this.info, { hasTree, playing: this.timer !== null, layer: this.scene?.layer ?? 0 });
+    const missing = settings.view === "tree" ? !hasTree : this.scene === null;
+    this.figure.root.hidden = missing;
+    this.setReadout(missing ? t(settings.view === "tree" ? "noTree" : "noAttention") : t("readoutHelp"));
+    if (missing) return;
+    const view = PICTURES[settings.view];
+    const width = this.figure.root.clientWidth || 600;
+    const layout = view.layout(settings.view === "tree" ? translation.tree : this.scene, width, page.unit());
+    this.figure.show(view, layout, page.colours(), t("figureLabel", t(settings.view)));
+  }
+
+  renderDetail() {
+    const { translation, scene, selected } = this;
+    renderDetail(this.detail, {
+      ...{ translation, scene, selected },
+      interventions: this.settings.interventions,
+      actions: {
+        force: (step, token) => this.add({ what: "force", step, token }),
+        mask: (key) => this.toggleMask(key),
+        move: (query, key) => this.paint([[query, key]]),
+      },
+    });
+  }
+
+  setReadout(text) {
+    this.readout.textContent = text;
+  }
+
+  // --- pointing and choosing ---
+
+  placeOfSource(index) {
+    const query = this.scene?.mechanism === "encoder";
+    const none = index === null || this.scene?.mechanism === "decoder";
+    return { query: query && !none ? index : null, key: query || none ? null : index, head: null };
+  }
+
+  placeOfOutput(step) {
+    return { query: this.scene?.mechanism === "encoder" ? null : step, key: null, head: null };
+  }
+
+  hover(place) {
+    const { scene, translation } = this;
+    if (translation === null) return;
+    if (this.settings.view === "tree") this.hoverNode(place);
+    if (!this.figure.root.hidden) this.figure.highlight(place);
+    if (scene === null) return;
+    const { query, key } = place;
+    const queryRow = scene.mechanism === "encoder" ? this.source : this.output;
+    const keyRow = scene.mechanism === "decoder" ? this.output : this.source;
+    this.source.tint(null);
+    this.output.tint(null);
+    const shift = scene.mechanism === "decoder" ? 1 : 0; // the decoder's first key is BOS
+    if (query !== null) keyRow.tint((index) => (index + shift < scene.keys.length ? weightAt(scene, query, index + shift) : 0), key === null ? null : key - shift);
+    else if (key !== null) queryRow.tint((index) => weightAt(scene, index, key), null);
+    if (query !== null) queryRow.buttons[query]?.classList.add("hovered");
+    else if (key !== null) keyRow.buttons[key - shift]?.classList.add("hovered");
+    if (this.settings.view !== "tree") this.setReadout(this.describePlace(place));
+  }
+
+  hoverNode({ node = null }) {
+    if (node === null) return this.setReadout(t("readoutHelp"));
+    const path = pathTo(this.translation.tree, node);
+    this.setReadout(t("readoutNode", path.map(({ token }) => formatToken(token).text).join(" "), formatNumber(path.at(-1).score, 2)));
+  }
+
+  describePlace({ query, key }) {
+    const { scene } = this;
+    const list = (labels, weights) => weights.map(([index, weight]) => `${labels[index].text} ${formatNumber(weight, 2)}`).join(", ");
+    if (query !== null && key !== null) return t("readout", scene.queries[query].text, scene.keys[key].text, formatNumber(weightAt(scene, query, key), 3));
+    if (query !== null) return t("readoutQuery", scene.queries[query].text, list(scene.keys, largestWeights(scene, { query })));
+    if (key !== null) return t("readoutKey", scene.keys[key].text, list(scene.queries, largestWeights(scene, { key })));
+    return t("readoutHelp");
+  }
+
+  select(selected) {
+    const same = selected !== null && this.selected?.kind === selected.kind && this.selected.index === selected.index;
+    this.selected = same ? null : selected;
+    this.renderTexts();
+    this.renderDetail();
+  }
+
+  selectPlace({ query, key, head, node = null }) {
+    if (node !== null) return this.follow(node);
+    if (this.settings.head === "all" && head !== null) return this.set({ head });
+    if (query !== null) this.select({ kind: this.scene.mechanism === "encoder" ? "source" : "step", index: query });
+    else if (this.scene.mechanism !== "decoder") this.select({ kind: "source", index: key });
+  }
+
+  // --- changing ---
+
+  set(changes) {
+    Object.assign(this.settings, changes);
+    this.page.changed();
+    this.renderPicture();
+    this.renderDetail();
+  }
+
+  chooseModel(model) {
+    Object.assign(this.settings, { model, layer: null, head: "mean", interventions: [] });
+    this.selected = null;
+    this.page.changed();
+    this.refresh();
+  }
+
+  intervene(interventions) {
+    this.settings.interventions = interventions;
+    this.page.changed();
+    this.refresh();
+  }
+
+  add(intervention) {
+    this.intervene(addIntervention(this.settings.interventions, intervention));
+  }
+
+  toggleMask(key) {
+    const { interventions } = this.settings;
+    if (!isMasked(interventions, key)) return this.add({ what: "mask", mechanism: "cross", layer: null, head: null, step: null, keys: [key] });
+    this.intervene(interventions.filter((one) => !isMasked([one], key)));
+  }
+
+  paint(cells) {
+    const place = this.toolbar.placeOfChange(this.scene, this.settings);
+    const added = cells.map(([step, key]) => ({ what: "weights", ...place, step, weights: { [key]: 1 } }));
+    this.intervene(added.reduce(addIntervention, this.settings.interventions));
+  }
+
+  ablate() {
+    const { head } = this.settings;
+    this.add({ what: "ablate", mechanism: this.scene.mechanism, layer: this.scene.layer, head: typeof head === "number" ? head : null, step: null });
+  }
+
+  // Force the tokens of a branch of the tree.
+  follow(node) {
+    const path = pathTo(this.translation.tree, node);
+    const forced = path.filter(({ step, token }) => this.translation.target[step] !== token);
+    this.intervene(forced.map(({ step, token }) => ({ what: "force", step, token })).reduce(addIntervention, this.settings.interventions));
+  }
+
+  play() {
+    const stop = () => {
+      clearInterval(this.timer);
+      this.timer = null;
+      this.output.root.classList.remove("playing");
+      this.renderPicture();
+    };
+    if (this.timer !== null) return stop();
+    let step = 0;
+    const show = () => {
+      if (this.translation === null || step >= this.translation.target.length) return stop();
+      this.output.buttons.forEach((button, index) => button.classList.toggle("later", index > step));
+      this.hover(this.placeOfOutput(step++));
+    };
+    this.output.root.classList.add("playing");
+    this.timer = setInterval(show, PACE);
+    this.renderPicture();
+    show();
+  }
+
+  save(kind) {
+    const view = PICTURES[this.settings.view];
+    const layout = this.figure.layout;
+    if (!layout || this.figure.root.hidden) return;
+    const picture = drawSvg(view, layout, this.page.colours(), `${this.info.name}: ${this.translation.text}`);
+    (kind === "svg" ? saveSvg : savePng)(picture, `regard-${this.settings.view}`);
+  }
+}
