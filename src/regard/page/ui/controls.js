@@ -50,7 +50,8 @@ export class Controls {
       ),
       state.target !== null && element("label", { class: "sentence second" }, element("span", { class: "title" }, t("byHandLabel")), this.target),
     ];
-    const focused = document.activeElement?.dataset?.control ?? document.activeElement?.id;
+    const active = this.root.contains(document.activeElement) ? document.activeElement : null;
+    const focused = active?.dataset.control ?? active?.id;
     this.root.replaceChildren(...parts.filter(Boolean));
     this.fillText(this.text, state.text, "inputPlaceholder");
     this.fillText(this.target, state.target ?? "", "byHandPlaceholder");

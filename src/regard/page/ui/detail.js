@@ -69,7 +69,7 @@ function alternatives(details, step, forced, actions) {
     );
     return element("li", {}, button);
   });
-  return element("div", {}, element("h4", {}, t("alternatives")), element("ul", { class: "plain" }, items), element("p", { class: "quiet small" }, t("alternativesHelp")));
+  return element("div", { class: "alternatives" }, element("h4", {}, t("alternatives")), element("ul", { class: "plain" }, items), element("p", { class: "quiet small" }, t("alternativesHelp")));
 }
 
 function neighbours(key, labels, weights) {

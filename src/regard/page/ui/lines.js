@@ -29,7 +29,7 @@ export const lines = {
   },
 
   draw(surface, layout, colours) {
-    for (const segment of layout.segments) drawSegment(surface, layout, segment, colours, 1);
+    for (const segment of layout.segments) drawSegment(surface, layout, segment, colours);
     drawLabels(surface, layout, colours);
     drawLegend(surface, layout, colours);
   },
@@ -40,12 +40,13 @@ export const lines = {
     for (const [index, head] of scene.heads.entries()) {
       const add = (query, key) => {
         const weight = head.weights[query * scene.keys.length + key];
-        if (weight > 0.005) drawSegment(surface, layout, { query, key, weight, head: index }, colours, 1);
+        if (weight > 0.005) drawSegment(surface, layout, { query, key, weight, head: index }, colours);
       };
       if (hover.query !== null) scene.keys.forEach((_, key) => add(hover.query, key));
       else if (hover.key !== null) scene.queries.forEach((_, query) => add(query, hover.key));
     }
     drawLabels(surface, layout, colours, hover);
+    drawLegend(surface, layout, colours);
   },
 
   dimsBase: true,

@@ -28,10 +28,10 @@ export class Panel {
       hover: (place) => this.hover(place),
       select: (place) => this.selectPlace(place),
       paint: (cells) => this.paint(cells),
-      paintable: () => this.toolbar.painting && this.settings.view === "heatmap",
+      paintable: () => this.toolbar.painting && this.settings.view === "heatmap" && this.settings.head !== "all",
     });
     this.toolbar = new Toolbar(
-      { set: (changes) => this.set(changes), play: () => this.play(), ablate: () => this.ablate(), save: (kind) => this.save(kind), link: () => this.page.copyLink() },
+      { set: (changes) => this.set(changes), ablate: () => this.ablate(), save: (kind) => this.save(kind), link: () => this.page.copyLink() },
       `panel-${index}`,
     );
     this.build();
@@ -50,9 +50,13 @@ export class Panel {
     this.model = element("select", { onchange: (event) => this.chooseModel(Number(event.target.value)) });
     this.modelLabel = element("span", { class: "hidden" });
     const head = element("header", { class: "panel-head" }, element("label", { class: "model" }, this.modelLabel, this.model), part("facts", "p"), part("busy", "p"));
-    const stage = element("div", { class: "stage" }, element("div", { class: "picture" }, this.figure.root, part("readout", "p")), part("detail"));
-    const texts = element("div", { class: "texts" }, part("sourceTitle", "p"), this.source.root, part("outputTitle", "p"), part("result", "p"), this.output.root, part("scores", "p"));
-    this.root = element("section", { class: "panel" }, head, part("problem", "p"), texts, part("changes"), this.toolbar.root, stage);
+    this.player = element("button", { type: "button", class: "link", onclick: () => this.play() });
+    const output = element("div", { class: "output-head" }, part("outputTitle", "p"), this.player, part("scores", "p"));
+    const texts = element("div", { class: "texts" }, part("sourceTitle", "p"), this.source.root, output, part("result", "p"), this.output.root);
+    const foot = element("div", { class: "picture-foot" }, part("readout", "p"), this.toolbar.saving);
+    const picture = element("div", { class: "picture" }, this.toolbar.root, this.figure.root, foot, part("hypotheses", "ol"));
+    const stage = element("div", { class: "stage" }, part("detail"), picture);
+    this.root = element("section", { class: "panel" }, head, part("problem", "p"), texts, part("changes"), stage);
     this.problem.setAttribute("role", "alert");
     this.problem.hidden = true;
   }
@@ -154,6 +158,7 @@ export class Panel {
       time > 0 && t("milliseconds", formatNumber(time, 0)),
     ];
     this.scores.textContent = parts.filter(Boolean).join(" · ");
+    this.showPlayer();
   }
 
   changedTokens() {
@@ -184,7 +189,7 @@ export class Panel {
     const difference = this.translation.score - before.score;
     const score = t("scoreChange", `${difference >= 0 ? "+" : ""}${formatNumber(difference, 2)}`);
     const summary = `${same ? t("unchanged") : t("changedCount", count, changed.length)} · ${score}`;
-    const old = same ? [] : [element("p", { class: "before" }, element("span", { class: "quiet" }, `${t("before")} `), element("bdi", {}, before.text))];
+    const old = same ? [] : [element("p", { class: "before" }, element("span", { class: "quiet" }, `${t("before")}:`), element("bdi", {}, before.text))];
     return [element("p", { class: "quiet small" }, summary), ...old];
   }
 
@@ -193,7 +198,8 @@ export class Panel {
     const hasTree = Boolean(translation.tree?.length);
     if (!(settings.mechanism in (translation.attention ?? {}))) settings.mechanism = Object.keys(translation.attention ?? {})[0] ?? "cross";
     this.scene = buildScene(translation, settings);
-    this.toolbar.show(settings, this.info, { hasTree, playing: this.timer !== null, layer: this.scene?.layer ?? 0 });
+    this.toolbar.show(settings, this.info, { hasTree, layer: this.scene?.layer ?? 0 });
+    this.renderHypotheses();
     const missing = settings.view === "tree" ? !hasTree : this.scene === null;
     this.figure.root.hidden = missing;
     this.setReadout(missing ? t(settings.view === "tree" ? "noTree" : "noAttention") : t("readoutHelp"));
@@ -202,6 +208,16 @@ export class Panel {
     const width = this.figure.root.clientWidth || 600;
     const layout = view.layout(settings.view === "tree" ? translation.tree : this.scene, width, page.unit());
     this.figure.show(view, layout, page.colours(), t("figureLabel", t(settings.view)));
+  }
+
+  // The n-best list, below the tree.
+  renderHypotheses() {
+    const { translation } = this;
+    this.hypotheses.hidden = this.settings.view !== "tree" || translation.alternatives.length === 0;
+    this.hypotheses.setAttribute("aria-label", t("hypotheses"));
+    this.hypotheses.replaceChildren(
+      ...[translation, ...translation.alternatives].map(({ text, score }) => element("li", {}, element("bdi", {}, text), element("span", { class: "number quiet" }, formatNumber(score, 2)))),
+    );
   }
 
   renderDetail() {
@@ -335,8 +351,8 @@ export class Panel {
     const stop = () => {
       clearInterval(this.timer);
       this.timer = null;
-      this.output.root.classList.remove("playing");
-      this.renderPicture();
+      this.output.buttons.forEach((button) => button.classList.remove("later"));
+      this.showPlayer();
     };
     if (this.timer !== null) return stop();
     let step = 0;
@@ -345,10 +361,13 @@ export class Panel {
       this.output.buttons.forEach((button, index) => button.classList.toggle("later", index > step));
       this.hover(this.placeOfOutput(step++));
     };
-    this.output.root.classList.add("playing");
     this.timer = setInterval(show, PACE);
-    this.renderPicture();
+    this.showPlayer();
     show();
+  }
+
+  showPlayer() {
+    this.player.textContent = t(this.timer === null ? "play" : "stop");
   }
 
   save(kind) {
