@@ -13,7 +13,7 @@ The tree follows a sentence through the system. Read it in this order:
     training          objective, schedule, training loop, checkpoints
     compare           experiments: presets x variations x seeds -> tables and curves
     labs              claims about attention, measured and plotted
-    export            a run for others: a folder for the Hugging Face hub
+    export            runs for others: a folder for the Hugging Face hub, a page for the browser
     lines             text files, line by line
     api               `regard.load` and `regard.train`: what Python users call
     cli               the commands

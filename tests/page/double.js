@@ -53,7 +53,7 @@ function translate({ text, target = null, decoding = { beam: 1 }, interventions 
 }
 
 self.onmessage = ({ data: { id, load, request } }) => {
-  if (load) return self.postMessage({ id, response: load.manifest });
+  if (load) return self.postMessage({ id, response: load.manifest.info });
   if (request.text.includes("#")) return self.postMessage({ id, error: "no words for #" });
   if (request.text.includes("slow")) for (const end = Date.now() + WAIT; Date.now() < end; );
   self.postMessage({ id, response: translate(request) });

@@ -1,58 +1,94 @@
-"""`regard export`: a run for others."""
+"""`regard export` and `regard page`: runs for others."""
 
+import tempfile
+import webbrowser
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from regard.cli.common import AsJson, Run, app, err, out, print_json
+from regard.cli.common import AsJson, Overwrite, Runs, app, err, out, print_json
 from regard.errors import UserError
+
+Float32 = Annotated[
+    bool,
+    typer.Option("--float32", help="Weights with 32 bits instead of 8: four times the size."),
+]
 
 
 @app.command()
 def export(
-    run: Run,
+    context: typer.Context,
+    runs: Runs,
     to: Annotated[
         str,
         typer.Option(
-            metavar="hub",
-            help="The format. hub: a folder for the Hugging Face hub, which regard.load reads.",
+            metavar="hub|page",
+            help="The format. hub: a folder for the Hugging Face hub, which regard.load reads. page: one HTML "
+            "file that runs one or two models in a browser and shows their attention.",
             show_default=False,
         ),
     ],
-    folder: Annotated[
-        Path, typer.Option("--out", help="The new folder to write.", show_default=False)
+    path: Annotated[
+        Path, typer.Option("--out", help="The new folder or file to write.", show_default=False)
     ],
     split: Annotated[
         str | None,
         typer.Option(
-            help="The split whose BLEU the model card states; test by default, if its data is there.",
+            help="hub: the split whose BLEU the model card states; test by default, if its data is there.",
             show_default=False,
         ),
     ] = None,
-    beam: Annotated[int, typer.Option(help="Beam width of that evaluation.")] = 5,
+    beam: Annotated[int, typer.Option(help="hub: beam width of that evaluation.")] = 5,
     bleu: Annotated[
-        bool, typer.Option("--bleu/--no-bleu", help="Whether to evaluate the model for its card.")
+        bool,
+        typer.Option("--bleu/--no-bleu", help="hub: whether to evaluate the model for its card."),
     ] = True,
+    float32: Float32 = False,
+    overwrite: Overwrite = False,
     as_json: AsJson = False,
 ) -> None:
-    """Write a run for others: weights, config, tokenizer and a model card."""
+    """Write runs for others: for the Hugging Face hub, or as a page for the browser."""
     if beam < 1:
         raise UserError(f"--beam is 1 or more, not {beam}")
     if split is not None and not bleu:
         raise UserError("--split names what to evaluate, and --no-bleu evaluates nothing: drop one")
 
-    from regard.export import Evaluation
+    from regard.export import EXPORTS, Evaluation, find_format
     from regard.export import export as write
 
-    record = write(run, to, folder, Evaluation(split, beam, skip=not bleu))
+    taken = find_format(to).own_options
+    for name in sorted(set().union(*(form.own_options for form in EXPORTS.values())) - taken):
+        source = context.get_parameter_source(name)
+        if source is not None and source.name != "DEFAULT":
+            raise UserError(f"--to {to} has no option --{name}: leave it out")
+    evaluation = Evaluation(split, beam, skip=not bleu)
+    record = write(runs, to, path, evaluation, float32=float32, overwrite=overwrite)
     if as_json:
         print_json(record)
-        return
-    print_record(record)
+    else:
+        PRINT[to](record)
 
 
-def print_record(record: dict[str, Any]) -> None:
+@app.command()
+def page(
+    runs: Runs,
+    float32: Float32 = False,
+    open_browser: Annotated[
+        bool, typer.Option("--open/--no-open", help="Whether to open the browser.")
+    ] = True,
+) -> None:
+    """Open one or two models in the browser: translate, see attention, change it. No server, no network."""
+    from regard.export import export as write
+
+    # It stays there for the browser, until the system clears its temporary files.
+    path = Path(tempfile.mkdtemp(prefix="regard-page-")) / "page.html"
+    print_page(write(runs, "page", path, float32=float32))
+    if open_browser and not webbrowser.open(path.as_uri()):
+        err.print("no browser found: open the file yourself", highlight=False, markup=False)
+
+
+def print_hub(record: dict[str, Any]) -> None:
     """What was written, what the card says, and what it cannot say."""
     out.print(f"{record['out']}: {', '.join(record['files'])}", highlight=False, markup=False)
     scores = record["scores"]
@@ -69,3 +105,13 @@ def print_record(record: dict[str, Any]) -> None:
     else:
         message = f"in Regard's format only, not LLaMA's: {record['why_not_transformers']}"
     out.print(message, highlight=False, markup=False)
+
+
+def print_page(record: dict[str, Any]) -> None:
+    """Where the page is, how large, and what is inside."""
+    models = f"{', '.join(record['models'])}, {record['weights']} weights"
+    message = f"{record['out']}: {record['bytes'] / 1e6:.1f} MB, {models}"
+    out.print(message, highlight=False, markup=False)
+
+
+PRINT = {"hub": print_hub, "page": print_page}

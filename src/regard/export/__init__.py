@@ -1,23 +1,73 @@
-"""A run for others: `hub`, a folder for the Hugging Face hub, with a model card from `card` and `scores`."""
+"""Runs for others: `hub`, a folder for the Hugging Face hub with a model card; `page`, one HTML file that runs them."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from regard.errors import UserError, join_names, suggest
 from regard.export.hub import export_hub
+from regard.export.page import export_page
 from regard.export.scores import Evaluation
 
-__all__ = ["EXPORTS", "Evaluation", "export"]
-
-# name -> write(run folder, new folder, what to evaluate) -> a record of what was written
-EXPORTS: dict[str, Callable[[Path, Path, Evaluation], dict[str, Any]]] = {"hub": export_hub}
+__all__ = ["EXPORTS", "Evaluation", "Format", "Options", "export", "find_format"]
 
 
-def export(run: Path, to: str, out: Path, evaluation: Evaluation) -> dict[str, Any]:
-    """Write a run in the format `to`, one of EXPORTS, to the new folder `out`."""
+@dataclass(frozen=True)
+class Options:
+    """What a format may be asked for."""
+
+    evaluation: Evaluation = Evaluation()
+    float32: bool = False
+
+
+@dataclass(frozen=True)
+class Format:
+    """How runs are written: `write(runs, out, options)` returns a record of what was written."""
+
+    write: Callable[[Sequence[Path], Path, Options], dict[str, Any]]
+    most_runs: int
+    own_options: frozenset[str]
+    """Options of the command line that not every format has."""
+
+
+EXPORTS = {
+    "hub": Format(
+        lambda runs, out, options: export_hub(runs[0], out, options.evaluation),
+        most_runs=1,
+        own_options=frozenset({"split", "beam", "bleu"}),
+    ),
+    "page": Format(
+        lambda runs, out, options: export_page(runs, out, options.float32),
+        most_runs=2,
+        own_options=frozenset({"float32", "overwrite"}),
+    ),
+}
+
+
+def find_format(to: str) -> Format:
     if to not in EXPORTS:
         raise UserError(f'--to: got "{to}"; choose {join_names(EXPORTS)}.{suggest(to, EXPORTS)}')
-    if out.exists() and (not out.is_dir() or any(out.iterdir())):
-        raise UserError(f"{out} exists already: choose another --out, or delete it")
-    return {"run": str(run), "to": to, "out": str(out)} | EXPORTS[to](run, out, evaluation)
+    return EXPORTS[to]
+
+
+def export(
+    runs: Path | Sequence[Path],
+    to: str,
+    out: Path,
+    evaluation: Evaluation | None = None,
+    *,
+    float32: bool = False,
+    overwrite: bool = False,
+) -> dict[str, Any]:
+    """Write runs in the format `to`, one of EXPORTS, to `out`: new, unless a file may be replaced."""
+    runs = [runs] if isinstance(runs, Path) else runs
+    form = find_format(to)
+    if len(runs) > form.most_runs:
+        raise UserError(f"--to {to} takes {form.most_runs} at most: got {len(runs)} runs")
+    is_free = not out.exists() or (out.is_dir() and not any(out.iterdir()))
+    if not is_free and not (overwrite and out.is_file()):
+        replace = "add --overwrite" if "overwrite" in form.own_options else "delete it"
+        raise UserError(f"{out} exists already: choose another --out, or {replace}")
+    record = form.write(runs, out, Options(evaluation or Evaluation(), float32))
+    return {"runs": [str(run) for run in runs], "to": to, "out": str(out)} | record

@@ -23,7 +23,7 @@ EXPORT = re.compile(r"^export (?=(?:async )?function|const|let|class)", re.MULTI
 
 
 class Pack(NamedTuple):
-    """A model: what its engine needs to know, and its tensors."""
+    """A model, from `regard.page.pack`: what its engine needs to know, and its tensors."""
 
     manifest: Mapping[str, Any]
     weights: bytes

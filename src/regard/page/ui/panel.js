@@ -210,14 +210,17 @@ export class Panel {
     this.figure.show(view, layout, page.colours(), t("figureLabel", t(settings.view)));
   }
 
-  // The n-best list, below the tree.
+  // The finished hypotheses, below the tree.
   renderHypotheses() {
-    const { translation } = this;
-    this.hypotheses.hidden = this.settings.view !== "tree" || translation.alternatives.length === 0;
+    const nodes = this.settings.view === "tree" ? (this.translation.tree ?? []) : [];
+    const finished = nodes.map((node, index) => ({ ...node, index })).filter((node) => node.finished);
+    const items = finished.sort((a, b) => b.score - a.score).map(({ index, score }) => {
+      const tokens = pathTo(nodes, index).slice(0, -1).map(({ token }) => formatToken(token).text);
+      return element("li", {}, element("bdi", {}, tokens.join(" ")), element("span", { class: "number quiet" }, formatNumber(score, 2)));
+    });
+    this.hypotheses.hidden = items.length === 0;
     this.hypotheses.setAttribute("aria-label", t("hypotheses"));
-    this.hypotheses.replaceChildren(
-      ...[translation, ...translation.alternatives].map(({ text, score }) => element("li", {}, element("bdi", {}, text), element("span", { class: "number quiet" }, formatNumber(score, 2)))),
-    );
+    this.hypotheses.replaceChildren(...items);
   }
 
   renderDetail() {

@@ -22,7 +22,7 @@ export function newState(models) {
 }
 
 export function toDecoding({ kind, beam, temperature, topK, topP, seed }) {
-  if (kind === "beam") return { beam, nbest: beam, sample: null };
+  if (kind === "beam") return { beam, nbest: 1, sample: null };
   if (kind === "sample") return { beam: 1, nbest: 1, sample: { temperature, top_k: topK, top_p: topP, seed } };
   return { beam: 1, nbest: 1, sample: null };
 }
