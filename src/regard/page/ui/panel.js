@@ -49,7 +49,7 @@ export class Panel {
     const part = (name, tag = "div") => (this[name] = element(tag, { class: name }));
     this.model = element("select", { onchange: (event) => this.chooseModel(Number(event.target.value)) });
     this.modelLabel = element("span", { class: "hidden" });
-    const head = element("header", { class: "panel-head" }, element("label", { class: "model" }, this.modelLabel, this.model), part("facts", "p"), part("busy", "p"));
+    const head = element("header", { class: "panel-head" }, element("label", { class: "model" }, this.modelLabel, this.model), part("facts", "p"), part("about", "details"), part("busy", "p"));
     this.player = element("button", { type: "button", class: "link", onclick: () => this.play() });
     const output = element("div", { class: "output-head" }, part("outputTitle", "p"), this.player, part("scores", "p"));
     const texts = element("div", { class: "texts" }, part("sourceTitle", "p"), this.source.root, output, part("result", "p"), this.output.root);
@@ -120,6 +120,9 @@ export class Panel {
     setOptions(this.model, models.map(({ name }, index) => [index, name]), this.settings.model);
     const sizes = Object.entries(info.heads).map(([name, [layers, heads]]) => `${t(name)} ${layers} × ${heads}`);
     this.facts.textContent = t("modelFacts", kindName(info.kind), formatCount(info.parameters), sizes.join(", "));
+    const lines = Object.entries(info.facts).map(([title, text]) => element("div", {}, element("dt", {}, title), element("dd", {}, text)));
+    this.about.hidden = lines.length === 0;
+    this.about.replaceChildren(element("summary", {}, t("about")), element("dl", {}, lines));
     this.root.classList.toggle("empty", translation === null);
     if (translation === null) return;
     this.renderTexts();
@@ -259,16 +262,23 @@ export class Panel {
     if (!this.figure.root.hidden) this.figure.highlight(place);
     if (scene === null) return;
     const { query, key } = place;
-    const queryRow = scene.mechanism === "encoder" ? this.source : this.output;
-    const keyRow = scene.mechanism === "decoder" ? this.output : this.source;
-    this.source.tint(null);
-    this.output.tint(null);
-    const shift = scene.mechanism === "decoder" ? 1 : 0; // the decoder's first key is BOS
-    if (query !== null) keyRow.tint((index) => (index + shift < scene.keys.length ? weightAt(scene, query, index + shift) : 0), key === null ? null : key - shift);
-    else if (key !== null) queryRow.tint((index) => weightAt(scene, index, key), null);
-    if (query !== null) queryRow.buttons[query]?.classList.add("hovered");
-    else if (key !== null) keyRow.buttons[key - shift]?.classList.add("hovered");
+    this.tint(query, key);
     if (this.settings.view !== "tree") this.setReadout(this.describePlace(place));
+  }
+
+  // Tint the keys that a query attends to, or the queries that attend to a key.
+  tint(query, key) {
+    const { scene, source, output } = this;
+    const queryRow = scene.mechanism === "encoder" ? source : output;
+    const keyRow = scene.mechanism === "decoder" ? output : source;
+    const shift = scene.mechanism === "decoder" ? 1 : 0; // the decoder's first key is BOS
+    const toKey = (index) => (index + shift < scene.keys.length ? weightAt(scene, query, index + shift) : 0);
+    const chosenKey = key === null ? null : key - shift;
+    for (const row of [source, output]) {
+      if (query !== null && row === keyRow) row.tint(toKey, row === queryRow ? query : chosenKey);
+      else if (query === null && key !== null && row === queryRow) row.tint((index) => weightAt(scene, index, key), row === keyRow ? chosenKey : null);
+      else row.tint(null, row === queryRow ? query : row === keyRow ? chosenKey : null);
+    }
   }
 
   hoverNode({ node = null }) {

@@ -13,6 +13,7 @@ export class TokenRow {
   // marks[index]: [class, spoken words] of what happened to the token; shares[index]: a bar below it.
   show(label, tokens, { text = "", selected = null, marks = [], shares = [] }) {
     const focused = this.buttons.indexOf(document.activeElement);
+    this.weights = new Float32Array(tokens.length);
     this.root.setAttribute("aria-label", label);
     this.root.dir = direction(text || tokens.join(" "));
     this.buttons = tokens.map((token, index) => this.makeButton(token, index, selected, marks[index] ?? [], shares[index]));
@@ -52,8 +53,10 @@ export class TokenRow {
   // Tint the tokens by weights, or not at all.
   tint(weights, chosen = null) {
     this.buttons.forEach((button, index) => {
-      button.style.setProperty("--weight", weights === null ? 0 : Math.min(1, weights(index)));
-      button.classList.toggle("hovered", index === chosen);
+      const weight = weights === null ? 0 : Math.round(100 * Math.min(1, weights(index))) / 100;
+      if (this.weights[index] !== weight) button.style.setProperty("--weight", weight);
+      this.weights[index] = weight;
+      if (button.classList.contains("hovered") !== (index === chosen)) button.classList.toggle("hovered");
     });
   }
 
