@@ -1,0 +1,168 @@
+"""A run for the page's engine: a JSON manifest, and one binary with its tensors.
+
+    manifest   info        what the page says about the model (`schema.ModelInfo`)
+               model       the resolved [model] table of its config; `search` and `tokenizers` likewise
+               tensors     name, shape, dtype, offset in the binary, and the offset of an int8 matrix's scales
+    binary     tensors one after the other, little-endian, each at a multiple of four bytes
+
+Matrices are int8, with a float32 scale for each row, as in the files of shipped models; or all is float32.
+"""
+
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from regard import config
+from regard.errors import UserError
+from regard.models import Model, weights
+from regard.page.schema import ModelInfo
+from regard.text.tokenizer import EOS
+from regard.translator import Translator
+
+ALIGNMENT = 4  # bytes: what a view of float32 numbers needs
+
+# The reasons are those of the engine (engine/worker.js); a test compares them.
+NOT_OURS = "its layers and its tokenizer are those of another library"
+UNSUPPORTED: dict[str, dict[str, str]] = {
+    "model": {"pretrained": NOT_OURS},
+    "tokenizer": {"pretrained": NOT_OURS},
+    "mixer": {"state-space": "a state space has no attention weights to show"},
+}
+
+# Our own sentences, by source language or synthetic task.
+EXAMPLES: dict[str, tuple[str, ...]] = {
+    "de": (
+        "Ein Mann schläft auf einer grünen Bank.",
+        "Ich habe gestern ein Buch gekauft, das ich noch nicht gelesen habe.",
+        "Der kleine Hund läuft über die Straße.",
+        "Weil es regnet, bleiben wir heute zu Hause.",
+        "Kannst du mir sagen, wie spät es ist?",
+    ),
+    "en": (
+        "A man is sleeping on a green bench.",
+        "The little dog runs across the street.",
+        "Can you tell me what time it is?",
+    ),
+    "fr": (
+        "Un homme dort sur un banc vert.",
+        "Je n'ai pas encore lu le livre que j'ai acheté hier.",
+        "Peux-tu me dire quelle heure il est ?",
+    ),
+    "case": ("<U> I am a student", "<L> I am a student", "<U> We like tea"),
+    "reverse": ("I am a student", "We like tea"),
+    "copy": ("I am a student", "We like tea"),
+}
+
+
+def pack(translator: Translator, name: str, float32: bool = False) -> tuple[dict[str, Any], bytes]:
+    """(manifest, binary) of a model that the page calls `name`."""
+    check_supported(translator.config, name)
+    settings, model = translator.config, translator.model
+    tensors = {key: tensor.float().cpu() for key, tensor in weights.state_tensors(model).items()}
+    table, binary = pack_tensors(tensors if float32 else weights.quantize_tensors(tensors))
+    manifest = {
+        "info": describe(translator, name).model_dump(mode="json"),
+        "model": settings.model.model_dump(mode="json"),
+        "search": settings.search.model_dump(mode="json"),
+        "language_model": settings.is_language_model,
+        "tokenizers": translator.tokenizers.to_json(),
+        "tensors": table,
+    }
+    return manifest, binary
+
+
+def check_supported(settings: config.Config, name: str) -> None:
+    """Raise an error for a model that the engine cannot run."""
+    for setting, table in find_tables("model", settings.model):
+        reason = UNSUPPORTED.get(setting, {}).get(getattr(table, "kind", ""))
+        if isinstance(table, config.Custom):
+            reason = "it is your own kind, and the page knows only those of Regard"
+        if reason is not None:
+            raise UserError(
+                f'{name} cannot run in a page: its {setting} is "{table.kind}", and {reason}. Use it with '
+                "`regard translate`, or export another model"
+            )
+
+
+def find_tables(setting: str, table: config.Table) -> Iterator[tuple[str, Any]]:
+    """The table of a setting, and all tables inside it."""
+    yield setting, table
+    for field in type(table).model_fields:
+        value = getattr(table, field)
+        if isinstance(value, config.Table):
+            yield from find_tables(field, value)
+
+
+def pack_tensors(tensors: dict[str, Tensor]) -> tuple[list[dict[str, Any]], bytes]:
+    """(table, binary) of float32 tensors and int8 matrices with their scales."""
+    offsets: dict[str, int] = {}
+    binary = bytearray()
+    for name, tensor in tensors.items():
+        offsets[name] = len(binary)
+        binary += to_bytes(tensor)
+        binary += bytes(-len(binary) % ALIGNMENT)
+    table = [
+        {
+            "name": name,
+            "shape": list(tensor.shape),
+            "dtype": str(tensor.dtype).removeprefix("torch."),
+            "offset": offsets[name],
+            "scales": offsets.get(name + weights.SCALES),
+        }
+        for name, tensor in tensors.items()
+        if not name.endswith(weights.SCALES)
+    ]
+    return table, bytes(binary)
+
+
+def to_bytes(tensor: Tensor) -> bytes:
+    assert sys.byteorder == "little", "a page's numbers are little-endian"
+    return tensor.contiguous().flatten().view(torch.uint8).numpy().tobytes()
+
+
+def describe(translator: Translator, name: str) -> ModelInfo:
+    """What the page says about the model."""
+    settings, tokenizers = translator.config, translator.tokenizers
+    data = settings.data
+    languages = (
+        {"source_language": data.source, "target_language": data.target}
+        if isinstance(data, config.DatasetData)
+        else {}
+    )
+    subject = data.name if isinstance(data, config.SyntheticData) else getattr(data, "source", None)
+    return ModelInfo(
+        name=name,
+        kind=settings.model.kind,
+        heads=count_heads(translator.model),
+        parameters=translator.model.parameter_count,
+        tokenizer=tokenizers.source.kind,
+        examples=EXAMPLES.get(subject or "", ()),
+        facts=collect_facts(translator),
+        **languages,
+    )
+
+
+@torch.inference_mode()
+def count_heads(model: Model) -> dict[str, tuple[int, int]]:
+    """(layers, heads) of each mechanism that the model has, from the weights of one token."""
+    token = torch.full((1, 1), EOS, device=next(model.parameters()).device)
+    attention = model.attention_weights(token, torch.ones_like(token, dtype=torch.bool), token)
+    return {name: (w.shape[1], w.shape[2]) for name, w in attention.items()}
+
+
+def collect_facts(translator: Translator) -> dict[str, str]:
+    """Lines about vocabulary, training and terms, by title; those that are known."""
+    tokenizers, card = translator.tokenizers, translator.card or {}
+    sizes = f"{tokenizers.source.vocab_size:,}"
+    if not tokenizers.joint:
+        sizes += f" and {tokenizers.target.vocab_size:,}"
+    facts = {"Description": translator.config.description, "Vocabulary": f"{sizes} tokens"}
+    figures, terms = card.get("figures", {}), card.get("terms", {})
+    if seconds := figures.get("training_seconds"):
+        facts["Training"] = f"{seconds / 60:.0f} minutes on {card.get('device', 'an unknown device')}"
+    for title, key in (("Licence", "licence"), ("Data", "attribution"), ("Domain", "domain")):
+        facts[title] = terms.get(key, "")
+    return {title: text for title, text in facts.items() if text}

@@ -1,0 +1,76 @@
+"""For every model of tests/models: the engine computes what Python computes, in float32."""
+
+import pytest
+import torch
+
+from regard.search import beam, greedy
+from regard.text.tokenizer import BOS
+from tests.models.conftest import SOURCE_VOCAB, TARGET_VOCAB
+from tests.page.conftest import translator
+from tests.page.engine import to_tensor
+
+TOLERANCE = {"atol": 1e-4, "rtol": 1e-4}
+LENGTHS = ((11, 17), (1, 3), (6, 1))  # of source and target
+
+
+def make_ids(vocab: int, length: int) -> list[int]:
+    generator = torch.Generator().manual_seed(vocab + length)
+    return torch.randint(2, vocab, (length,), generator=generator).tolist()
+
+
+def encode(model, source: list[int]):
+    ids = torch.tensor([source])
+    return ids, torch.ones_like(ids, dtype=torch.bool)
+
+
+@pytest.mark.parametrize("lengths", LENGTHS)
+def test_teacher_forcing_and_attention(engine, both, lengths):
+    name, python = both
+    source, target = make_ids(SOURCE_VOCAB, lengths[0]), make_ids(TARGET_VOCAB, lengths[1])
+    result = engine.call("read", model=name, source=source, target=target)
+    inputs = torch.tensor([[BOS, *target[:-1]]])
+    with torch.inference_mode():
+        logits = python.model(*encode(python.model, source), inputs)
+        weights = python.model.attention_weights(*encode(python.model, source), inputs)
+    expected = logits.log_softmax(-1)[0]
+    torch.testing.assert_close(to_tensor(result["log_probs"]), expected, **TOLERANCE)
+    attention = result["attention"]
+    assert attention.keys() == weights.keys()
+    for mechanism, expected in weights.items():
+        torch.testing.assert_close(to_tensor(attention[mechanism]), expected[0], **TOLERANCE)
+
+
+@torch.inference_mode()
+def test_search(engine, both):
+    """Greedy search and beam search find the same outputs with the same scores."""
+    name, python = both
+    for length in (7, 2):
+        source, limit = make_ids(SOURCE_VOCAB, length), 9
+        memory = python.model.encode(*encode(python.model, source))
+        task = {"model": name, "source": source, "max_length": limit}
+        output = engine.call("greedy", **task)
+        [expected] = greedy(python.model, memory, torch.tensor([limit]))
+        assert output["ids"] == expected.ids
+        assert output["score"] == pytest.approx(expected.score, abs=1e-3)
+        memory = python.model.encode(*encode(python.model, source))
+        result = engine.call("beam", **task, size=4, nbest=3, length_penalty=0.7)
+        [nbest] = beam(python.model, memory, torch.tensor([limit]), 4, 3, 0.7)
+        assert [h["ids"] for h in result["hypotheses"]] == [h.ids for h in nbest]
+        for hypothesis, expected in zip(result["hypotheses"], nbest, strict=True):
+            assert hypothesis["score"] == pytest.approx(expected.score, abs=1e-3)
+            assert hypothesis["normalised"] == pytest.approx(expected.normalised, abs=1e-3)
+
+
+def test_joint_vocabulary(engine):
+    """One embedding for both sides, tied to the output projection or not."""
+    for name in ("transformer-position-rotary", "transformer-untied", "decoder-only-rms"):
+        python = translator(name, joint=True)
+        engine.load(python, "joint")
+        source = target = make_ids(TARGET_VOCAB, 7)
+        result = engine.call("read", model="joint", source=source, target=target)
+        with torch.inference_mode():
+            logits = python.model(
+                *encode(python.model, source), torch.tensor([[BOS, *target[:-1]]])
+            )
+        expected = logits.log_softmax(-1)[0]
+        torch.testing.assert_close(to_tensor(result["log_probs"]), expected, **TOLERANCE)
