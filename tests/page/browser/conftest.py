@@ -42,8 +42,19 @@ class View:
     def settle(self) -> "View":
         """Wait until nothing is computed any more: after the pause that follows the last key."""
         self.page.wait_for_timeout(60)
-        self.page.wait_for_function("!document.querySelector('[aria-busy=true]')")
+        self.wait_for('[aria-busy="true"]', 0)
         return self
+
+    def wait_for(self, selector: str, count: int) -> None:
+        """Wait until so many elements are there. (The page's policy forbids waiting for a script.)"""
+        from playwright.sync_api import expect
+
+        expect(self.page.locator(selector)).to_have_count(count, timeout=15_000)
+
+    def wait_for_output(self, text: str) -> None:
+        from playwright.sync_api import expect
+
+        expect(self.page.locator(".result").first).to_have_text(text, timeout=15_000)
 
     def output(self, panel: int = 0) -> str:
         return self.page.locator(".result").nth(panel).inner_text()
@@ -56,19 +67,25 @@ class View:
     def control(self, name: str, panel: int = 0) -> Any:
         return self.page.locator(".panel").nth(panel).locator(f'[data-control="{name}"]')
 
-    def hovered(self) -> int:
-        """How many pixels of the upper canvas are drawn."""
-        script = """() => { const canvas = document.querySelector('.above');
-            const {data} = canvas.getContext('2d').getImageData(0, 0, canvas.width, canvas.height);
-            let drawn = 0;
-            for (let index = 3; index < data.length; index += 4) if (data[index] > 0) drawn++;
-            return drawn; }"""
-        return self.page.evaluate(script)
+    def colours(self, canvas: str) -> int:
+        """How many colours a canvas of the first panel has, transparent included."""
+        script = """name => { const canvas = document.querySelector(name);
+            const copy = new OffscreenCanvas(canvas.width, canvas.height);
+            const context = copy.getContext('2d', {willReadFrequently: true});
+            context.drawImage(canvas, 0, 0);
+            const {data} = context.getImageData(0, 0, copy.width, copy.height);
+            return new Set(new Uint32Array(data.buffer)).size; }"""
+        return self.page.evaluate(script, canvas)
+
+    def score(self, panel: int = 0) -> float:
+        """The log-probability on the screen."""
+        text = self.page.locator(".scores").nth(panel).inner_text()
+        return -float(text.split("−")[1].split()[0])
 
     def point(self, query: int, key: int, action: str = "move") -> None:
         """Move to a cell of the heat map of the first panel, and maybe click it."""
-        script = "() => { const l = window.regardLayout(0); return [l.left, l.top, l.cell]; }"
-        left, top, cell = self.page.evaluate(script)
+        grid = self.page.locator(".stack").first.get_attribute("data-grid")
+        left, top, cell = map(float, grid.split())
         box = self.page.locator(".above").first
         position = {"x": left + (key + 0.5) * cell, "y": top + (query + 0.5) * cell}
         box.hover(position=position)

@@ -40,7 +40,7 @@ function sourceDetail(translation, scene, key, interventions, actions) {
 }
 
 function heading(key, index, token) {
-  return element("h3", {}, element("span", { class: "quiet" }, t(key, index + 1)), element("bdi", { class: "big-token" }, formatToken(token ?? "", 40).text));
+  return element("h2", {}, element("span", { class: "quiet" }, t(key, index + 1)), element("bdi", { class: "big-token" }, formatToken(token ?? "", 40).text));
 }
 
 function alternatives(details, step, forced, actions) {
@@ -69,19 +69,19 @@ function alternatives(details, step, forced, actions) {
     );
     return element("li", {}, button);
   });
-  return element("div", { class: "alternatives" }, element("h4", {}, t("alternatives")), element("ul", { class: "plain" }, items), element("p", { class: "quiet small" }, t("alternativesHelp")));
+  return element("div", { class: "alternatives" }, element("h3", {}, t("alternatives")), element("ul", { class: "plain" }, items), element("p", { class: "quiet small" }, t("alternativesHelp")));
 }
 
 function neighbours(key, labels, weights) {
   const items = weights.map(([index, weight]) =>
     element("li", {}, element("bdi", {}, labels[index].text), element("span", { class: "number" }, formatNumber(weight, 2))),
   );
-  return element("div", {}, element("h4", {}, t(key)), element("ul", { class: "plain weights" }, items));
+  return element("div", {}, element("h3", {}, t(key)), element("ul", { class: "plain weights" }, items));
 }
 
 function mover(scene, query, actions) {
   const select = element("select", {});
   setOptions(select, scene.keys.map(({ text }, index) => [index, `${index + 1} ${text}`]), largestWeights(scene, { query }, 1)[0]?.[0] ?? 0);
   const button = element("button", { type: "button", class: "action", onclick: () => actions.move(query, Number(select.value)) }, t("move"));
-  return element("div", { class: "mover" }, element("label", {}, element("h4", {}, t("moveWeight")), select), button);
+  return element("div", { class: "mover" }, element("label", {}, element("h3", {}, t("moveWeight")), select), button);
 }

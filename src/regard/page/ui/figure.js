@@ -26,6 +26,7 @@ export class Figure {
   show(view, layout, colours, label) {
     Object.assign(this, { view, layout, colours });
     this.root.setAttribute("aria-label", label);
+    this.stack.dataset.grid = [layout.left, layout.top, layout.cell].map((value) => value ?? 0).join(" "); // for scripts
     view.draw(new CanvasSurface(this.base, layout.width, layout.height), layout, colours);
     this.highlight(this.hover);
   }

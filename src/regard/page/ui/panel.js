@@ -180,7 +180,7 @@ export class Panel {
       return element("li", {}, element("bdi", {}, text), element("button", { type: "button", "aria-label": t("remove", text), onclick: remove }, "×"));
     });
     const all = element("button", { type: "button", class: "link", onclick: () => this.intervene([]) }, t("removeAll"));
-    this.changes.replaceChildren(element("h3", {}, t("interventions")), element("ul", { class: "pills" }, items, element("li", { class: "bare" }, all)), ...this.describeBaseline());
+    this.changes.replaceChildren(element("h2", {}, t("interventions")), element("ul", { class: "pills" }, items, element("li", { class: "bare" }, all)), ...this.describeBaseline());
   }
 
   describeBaseline() {

@@ -1,0 +1,201 @@
+"""Speed, colours, sizes, keyboard, screen readers, languages and scripts of the page."""
+
+import re
+from importlib import resources
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+
+from regard.page.build import Pack, build
+from tests.page.browser.conftest import DOUBLE, SENTENCE, describe
+
+STATES = {
+    "plain": {"text": SENTENCE, "model": "first", "model2": "second"},
+    "beam": {"text": "one two", "model": "first", "decoding": "beam", "view": "tree"},
+    "changed": {
+        "text": "one two",
+        "model": "first",
+        "decoding": "sample",
+        "interventions": '[{"what":"mask","keys":[0]},{"what":"force","step":1,"token":"x"}]',
+    },
+}
+
+
+# --- speed ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("view", ["heatmap", "lines"])
+def test_hovering_512_by_512_weights_of_32_heads_takes_less_than_50_ms(view, double):
+    double.restore(text="512 tokens", model="first", head="all", view=view)
+    script = """() => {
+        const canvas = document.querySelector('.above');
+        const box = canvas.getBoundingClientRect();
+        const pixel = canvas.getContext('2d', {willReadFrequently: true});
+        const times = [];
+        for (let step = 1; step < 30; step++) {
+            const [clientX, clientY] = [box.left + 5 * step, box.top + 30 + 9 * step];
+            const start = performance.now();
+            canvas.dispatchEvent(new PointerEvent('pointermove', {clientX, clientY, bubbles: true}));
+            document.body.getBoundingClientRect();
+            times.push(performance.now() - start);
+        }
+        times.sort((a, b) => a - b);
+        return [times[15], document.querySelector('.readout').textContent]; }"""
+    milliseconds, readout = double.page.evaluate(script)
+    print(f"{view}: {milliseconds:.1f} ms")
+    assert re.search(r"w\d+ (→|attends|is attended)", readout)
+    assert milliseconds < 50
+
+
+def test_the_page_answers_while_the_model_computes(double):
+    double.restore(text="a b", model="first")
+    double.page.locator("#input").fill("slow slow")
+    double.page.locator('[aria-busy="true"]').wait_for()
+    script = """() => new Promise((resolve) => { let frames = 0; const start = performance.now();
+        const count = () => performance.now() - start > 200 ? resolve(frames) : (frames++, requestAnimationFrame(count));
+        count(); })"""
+    assert double.page.evaluate(script) > 5
+    double.wait_for_output("wols wols")
+
+
+# --- colours and sizes ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("width", [390, 1024, 1440, 1920])
+@pytest.mark.parametrize("name", STATES)
+def test_nothing_is_wider_than_the_window(width, name, double):
+    double.page.set_viewport_size({"width": width, "height": 900})
+    double.restore(**STATES[name])
+    assert double.page.evaluate("document.documentElement.scrollWidth") <= width
+    double.page.set_viewport_size({"width": 1440, "height": 900})
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_colours_follow_the_system_and_the_switch(scheme, double):
+    other = {"light": "dark", "dark": "light"}[scheme]
+    root = double.page.locator("html")
+    double.page.emulate_media(color_scheme=scheme)
+    assert root.get_attribute("data-theme") == scheme
+    double.page.locator("#theme").select_option(other)
+    assert root.get_attribute("data-theme") == other
+    double.page.locator("#theme").select_option("auto")
+    assert root.get_attribute("data-theme") == scheme
+    double.page.emulate_media(color_scheme="light")
+
+
+# --- keyboard and screen readers ------------------------------------------------------------------
+
+
+def test_tokens_and_picture_work_with_the_keyboard(double):
+    double.restore(text="one two three", model="first", head=1, layer=1)
+    double.tokens("output").nth(0).focus()
+    double.page.keyboard.press("ArrowRight")
+    double.page.keyboard.press("Enter")
+    assert double.page.locator(".big-token").inner_text() == "owt"
+    double.page.locator(".figure").focus()
+    for key in ("ArrowDown", "ArrowRight", "ArrowDown", "ArrowRight"):
+        double.page.keyboard.press(key)
+    assert "owt → two: 0.850" in double.page.locator(".readout").inner_text()
+    double.page.keyboard.press("Escape")
+    assert double.page.locator(".readout").inner_text() == "Point at a token or a cell."
+
+
+def test_the_output_is_announced(double):
+    double.restore(text="ab cd", model="first")
+    status = double.page.locator("#announce")
+    assert status.inner_text() == "ba dc"
+    assert status.get_attribute("aria-live") == "polite"
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("name", STATES)
+def test_everything_has_a_name_and_enough_contrast(name, scheme, double):
+    double.page.emulate_media(color_scheme=scheme)
+    double.restore(**STATES[name])
+    double.tokens("output").nth(1).click()
+    script = (Path(__file__).parent / "accessibility.js").read_text("utf-8")
+    assert double.page.evaluate(script) == []
+    double.page.emulate_media(color_scheme="light")
+
+
+@pytest.mark.skipif(find_spec("axe_playwright_python") is None, reason="axe is not installed")
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("name", STATES)
+def test_axe_finds_nothing(name, scheme, double):
+    double.page.emulate_media(color_scheme=scheme)
+    double.restore(**STATES[name])
+    double.tokens("output").nth(1).click()
+    double.page.evaluate(
+        resources.files("axe_playwright_python").joinpath("axe.min.js").read_text("utf-8")
+    )
+    found = double.page.evaluate("axe.run().then(({violations}) => violations.map(({id}) => id))")
+    assert found == []
+    double.page.emulate_media(color_scheme="light")
+
+
+# --- languages and scripts ------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("code", "label"), [("de", "Zu übersetzender Satz"), ("fr", "Phrase à traduire")])
+def test_the_interface_speaks(code, label, double):
+    double.restore(text="one two", model="first")
+    double.page.locator("#language").select_option(code)
+    assert double.page.locator("html").get_attribute("lang") == code
+    assert double.page.get_by_label(label).input_value() == "one two"
+    double.page.locator("#language").select_option("en")
+
+
+def test_every_language_has_every_text():
+    """The keys of the tables in texts.js, in order, and the places for values in each."""
+    text = resources.files("regard.page").joinpath("ui/texts.js").read_text("utf-8")
+    tables = re.split(r"^  \w\w: \{$", text, flags=re.MULTILINE)[1:]
+    entries = [re.findall(r'^    (\w+): (?:"(.*)"|\{.*\}),$', table, re.MULTILINE) for table in tables]
+    values = [[(key, sorted(re.findall(r"\{\d\}", words))) for key, words in one] for one in entries]
+    assert len(values) == 3
+    assert len(values[0]) > 80
+    assert values[0] == values[1] == values[2]
+
+
+def test_every_text_is_used():
+    folder = resources.files("regard.page") / "ui"
+    names = re.findall(r'^    (\w+): "', (folder / "texts.js").read_text("utf-8"), re.MULTILINE)
+    code = "".join(
+        path.read_text("utf-8") for path in folder.iterdir() if path.name != "texts.js"
+    )
+    assert [name for name in names if not re.search(rf"\b{name}\b", code)] == []
+
+
+def test_right_to_left_text_is_isolated(double):
+    double.restore(text="שלום עולם", model="first")
+    assert double.page.locator("#input").get_attribute("dir") == "rtl"
+    assert double.page.locator(".tokens").first.get_attribute("dir") == "rtl"
+    first, second = (double.tokens("source").nth(index).bounding_box() for index in (0, 1))
+    assert first["x"] > second["x"]
+    assert double.tokens("source").nth(0).locator("bdi").inner_text() == "שלום"
+    double.tokens("source").nth(0).focus()
+    double.page.keyboard.press("ArrowLeft")
+    focused = double.page.evaluate("document.activeElement.textContent")
+    assert focused == "עולם"
+
+
+def test_chinese_text(double):
+    double.restore(text="猫 在 睡觉", model="first")
+    assert double.output() == "猫 在 觉睡"
+    assert double.page.locator(".tokens").first.get_attribute("dir") == "ltr"
+
+
+# --- labs -----------------------------------------------------------------------------------------
+
+
+def test_labs_are_a_second_tab_if_there_are_any(double, open_view, tmp_path):
+    assert double.page.locator("[role=tab]").count() == 0
+    labs = [{"name": "copying", "title": "Copying </script>", "claim": "A scaled query copies."}]
+    out = tmp_path / "page.html"
+    build([Pack(describe("first"), b"\x00")], out, labs=labs, engine=DOUBLE.read_text("utf-8"))
+    view = open_view(out)
+    view.page.get_by_role("tab", name="Labs").click()
+    assert view.page.get_by_role("heading", name="Copying </script>").is_visible()
+    assert view.page.locator(".controls").is_hidden()
+    view.page.keyboard.press("ArrowLeft")
+    assert view.page.locator(".controls").is_visible()
