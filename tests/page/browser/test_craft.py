@@ -28,20 +28,23 @@ STATES = {
 @pytest.mark.parametrize("view", ["heatmap", "lines"])
 def test_hovering_512_by_512_weights_of_32_heads_takes_less_than_50_ms(view, double):
     double.restore(text="512 tokens", model="first", head="all", view=view)
-    script = """() => {
+    # From the event until the frame is painted: a message posted in a frame arrives after it.
+    script = """async () => {
         const canvas = document.querySelector('.above');
-        const box = canvas.getBoundingClientRect();
-        const pixel = canvas.getContext('2d', {willReadFrequently: true});
         const times = [];
-        for (let step = 1; step < 30; step++) {
-            const [clientX, clientY] = [box.left + 5 * step, box.top + 30 + 9 * step];
-            const start = performance.now();
-            canvas.dispatchEvent(new PointerEvent('pointermove', {clientX, clientY, bubbles: true}));
-            document.body.getBoundingClientRect();
-            times.push(performance.now() - start);
+        for (let step = 1; step < 20; step++) {
+            times.push(await new Promise((resolve) => requestAnimationFrame(() => {
+                const box = canvas.getBoundingClientRect();
+                const [clientX, clientY] = [box.left + 5 * step, box.top + 30 + 9 * step];
+                const start = performance.now();
+                canvas.dispatchEvent(new PointerEvent('pointermove', {clientX, clientY, bubbles: true}));
+                const channel = new MessageChannel();
+                channel.port1.onmessage = () => resolve(performance.now() - start);
+                channel.port2.postMessage(null);
+            })));
         }
         times.sort((a, b) => a - b);
-        return [times[15], document.querySelector('.readout').textContent]; }"""
+        return [times[10], document.querySelector('.readout').textContent]; }"""
     milliseconds, readout = double.page.evaluate(script)
     print(f"{view}: {milliseconds:.1f} ms")
     assert re.search(r"w\d+ (→|attends|is attended)", readout)
@@ -76,7 +79,7 @@ def test_colours_follow_the_system_and_the_switch(scheme, double):
     other = {"light": "dark", "dark": "light"}[scheme]
     root = double.page.locator("html")
     double.page.emulate_media(color_scheme=scheme)
-    assert root.get_attribute("data-theme") == scheme
+    double.wait_for(f'html[data-theme="{scheme}"]', 1)
     double.page.locator("#theme").select_option(other)
     assert root.get_attribute("data-theme") == other
     double.page.locator("#theme").select_option("auto")
@@ -94,7 +97,7 @@ def test_tokens_and_picture_work_with_the_keyboard(double):
     double.page.keyboard.press("Enter")
     assert double.page.locator(".big-token").inner_text() == "owt"
     double.page.locator(".figure").focus()
-    for key in ("ArrowDown", "ArrowRight", "ArrowDown", "ArrowRight"):
+    for key in ("ArrowDown", "ArrowRight", "ArrowDown"):
         double.page.keyboard.press(key)
     assert "owt → two: 0.850" in double.page.locator(".readout").inner_text()
     double.page.keyboard.press("Escape")

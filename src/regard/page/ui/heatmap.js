@@ -8,7 +8,7 @@ const MOST_CELLS = 6000; // drawn one by one; more become one bitmap
 const bitmaps = new WeakMap();
 
 export const heatmap = {
-  layout(scene, width, unit) {
+  layout(scene, width, unit, height) {
     const size = 14 * unit;
     const [queries, keys] = [scene.queries, scene.keys];
     const several = scene.heads.length > 1;
@@ -18,11 +18,12 @@ export const heatmap = {
     const lean = labelled ? widest(keys) * 0.71 + 14 * unit : 0;
     const title = several ? 22 * unit : 0;
     const gap = several ? 16 * unit : 0;
-    const least = several ? Math.max(150 * unit, Math.min(keys.length * 7, 320 * unit)) : 0;
+    const least = several ? Math.max(150 * unit, Math.min(keys.length * 7, 220 * unit)) : 0;
     const columns = several ? Math.max(1, Math.min(scene.heads.length, Math.floor((width + gap) / (least + gap)))) : 1;
     const space = several ? (width - gap * (columns - 1)) / columns : width - left - lean * 0.6;
-    const smallest = labelled ? 18 * unit : 1;
-    const cell = Math.max(smallest, Math.min(space / keys.length, (several ? 30 : 46) * unit));
+    const smallest = labelled ? 18 * unit : several ? 0.1 : 1;
+    const largest = several ? 30 * unit : Math.min(46 * unit, Math.max(26 * unit, height / queries.length));
+    const cell = Math.max(smallest, Math.min(space / keys.length, largest));
     const map = { width: cell * keys.length, height: cell * queries.length };
     const rows = Math.ceil(scene.heads.length / columns);
     const scale = 46 * unit;

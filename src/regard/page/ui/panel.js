@@ -55,8 +55,8 @@ export class Panel {
     const texts = element("div", { class: "texts" }, part("sourceTitle", "p"), this.source.root, output, part("result", "p"), this.output.root);
     const foot = element("div", { class: "picture-foot" }, part("readout", "p"), this.toolbar.saving);
     const picture = element("div", { class: "picture" }, this.toolbar.root, this.figure.root, foot, part("hypotheses", "ol"));
-    const stage = element("div", { class: "stage" }, part("detail"), picture);
-    this.root = element("section", { class: "panel" }, head, part("problem", "p"), texts, part("changes"), stage);
+    this.stage = element("div", { class: "stage" }, part("detail"), picture);
+    this.root = element("section", { class: "panel" }, head, part("problem", "p"), texts, part("changes"), this.stage);
     this.problem.setAttribute("role", "alert");
     this.problem.hidden = true;
   }
@@ -203,13 +203,14 @@ export class Panel {
     this.scene = buildScene(translation, settings);
     this.toolbar.show(settings, this.info, { hasTree, layer: this.scene?.layer ?? 0 });
     this.renderHypotheses();
+    this.stage.classList.toggle("wide", settings.view === "tree");
     const missing = settings.view === "tree" ? !hasTree : this.scene === null;
     this.figure.root.hidden = missing;
     this.setReadout(missing ? t(settings.view === "tree" ? "noTree" : "noAttention") : t("readoutHelp"));
     if (missing) return;
     const view = PICTURES[settings.view];
     const width = this.figure.root.clientWidth || 600;
-    const layout = view.layout(settings.view === "tree" ? translation.tree : this.scene, width, page.unit());
+    const layout = view.layout(settings.view === "tree" ? translation.tree : this.scene, width, page.unit(), window.innerHeight / 2);
     this.figure.show(view, layout, page.colours(), t("figureLabel", t(settings.view)));
   }
 
