@@ -25,7 +25,7 @@ export const REGISTRIES = {
   attention: Object.keys(RECURRENT_ATTENTION),
   cell: Object.keys(CELLS),
   decoder: Object.keys(DECODERS),
-  mixer: MIXERS,
+  mixer: Object.keys(MIXERS),
   activation: Object.keys(FEED_FORWARDS),
   norm: Object.keys(NORMS),
   norm_position: Object.keys(NORM_POSITIONS),
