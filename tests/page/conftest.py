@@ -46,10 +46,9 @@ def translator(name: str, joint: bool = False) -> Translator:
     target = tokenizer(TARGET_VOCAB, "a")
     pair = TokenizerPair(target if joint else tokenizer(SOURCE_VOCAB, "A"), target, max_tokens=31)
     model = make(table, joint=joint).float()
-    with torch.no_grad():  # large logits: few near-ties, and outputs that depend on the source
-        for parameter in model.parameters():
-            if parameter.ndim == 2:
-                parameter.mul_(1.7)
+    with torch.no_grad():  # so that outputs are not one token, repeated, and have few near-ties
+        for part, parameter in model.named_parameters():
+            parameter.mul_(1.5 if "embedding" in part or parameter.ndim == 1 else 2.0)
     return Translator(config, pair, model)
 
 

@@ -219,7 +219,8 @@ export class Engine {
       return { id, response: load ? this.load(load) : this.respond(request) };
     } catch (error) {
       if (error instanceof UserError) return { id, error: error.message };
-      return { id, error: `the engine failed: ${error.stack ?? error}` };
+      console.error(error);
+      return { id, error: `the engine failed: ${error.message}` };
     }
   }
 
