@@ -6,17 +6,25 @@ from functools import cache
 import pytest
 import torch
 
+from regard.attention.positions import SCALINGS
 from regard.config import Config
 from regard.text.tokenizer import CharacterTokenizer, TokenizerPair
 from regard.translator import Translator
-from tests.models.conftest import MODELS, SOURCE_VOCAB, TARGET_VOCAB, make
+from tests.models.conftest import MODELS, SOURCE_VOCAB, TARGET_VOCAB, make, transformer
 from tests.page.engine import Engine, find_node
 
-SUPPORTED = [
-    name
+SUPPORTED = {
+    name: table
     for name, table in MODELS.items()
     if table["kind"] != "pretrained" and "mixer" not in table  # a state space
-]
+}
+SUPPORTED |= {
+    f"scaling-{scaling}": transformer(
+        position={"kind": "rotary", "scaling": scaling, "factor": 4.0, "original_length": 3}
+    )
+    for scaling in SCALINGS
+    if scaling != "none"
+}
 
 
 def tokenizer(vocab: int, first: str) -> CharacterTokenizer:
@@ -26,8 +34,8 @@ def tokenizer(vocab: int, first: str) -> CharacterTokenizer:
 
 @cache
 def translator(name: str, joint: bool = False) -> Translator:
-    """A float32 model of MODELS with random weights; its texts are letters."""
-    table = MODELS[name]
+    """A float32 model of SUPPORTED with random weights; its texts are letters."""
+    table = SUPPORTED[name]
     config = Config.model_validate(
         {
             "model": table,
@@ -38,10 +46,9 @@ def translator(name: str, joint: bool = False) -> Translator:
     target = tokenizer(TARGET_VOCAB, "a")
     pair = TokenizerPair(target if joint else tokenizer(SOURCE_VOCAB, "A"), target, max_tokens=31)
     model = make(table, joint=joint).float()
-    with torch.no_grad():  # large logits: few near-ties, and outputs that depend on the source
-        for parameter in model.parameters():
-            if parameter.ndim == 2:
-                parameter.mul_(1.7)
+    with torch.no_grad():  # so that outputs are not one token, repeated, and have few near-ties
+        for part, parameter in model.named_parameters():
+            parameter.mul_(1.5 if "embedding" in part or parameter.ndim == 1 else 2.0)
     return Translator(config, pair, model)
 
 

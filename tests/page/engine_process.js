@@ -7,7 +7,7 @@ import { createInterface } from "node:readline";
 
 const folder = process.argv[2];
 const { Engine, REGISTRIES, UNSUPPORTED } = await import(`${folder}/worker.js`);
-const { Probe, forcedTokens } = await import(`${folder}/interventions.js`);
+const { Probe } = await import(`${folder}/interventions.js`);
 const { SearchProblem, beam, greedy, uniformDraws } = await import(`${folder}/search.js`);
 const { TOKENIZERS } = await import(`${folder}/tokenizer.js`);
 const { NORMALISERS } = await import(`${folder}/scores.js`);
@@ -71,6 +71,10 @@ const CALLS = {
       const pieces = tokenizer.parse(text)[1];
       return { ids, pieces, tokens: tokenizer.idsToTokens(ids), text: tokenizer.decode(ids), unknown: tokenizer.unknownPieces(text) };
     });
+  },
+  pieces: ({ record, texts }) => {
+    const tokenizer = new TOKENIZERS[record.kind](record);
+    return texts.map((text) => tokenizer.parse(text)[1]);
   },
   vocabulary: ({ record }) => {
     const tokenizer = new TOKENIZERS[record.kind](record);

@@ -18,26 +18,25 @@ def make_ids(vocab: int, length: int) -> list[int]:
     return torch.randint(2, vocab, (length,), generator=generator).tolist()
 
 
-def encode(model, source: list[int]):
+def encode(source: list[int]) -> tuple[torch.Tensor, torch.Tensor]:
     ids = torch.tensor([source])
     return ids, torch.ones_like(ids, dtype=torch.bool)
 
 
-@pytest.mark.parametrize("lengths", LENGTHS)
-def test_teacher_forcing_and_attention(engine, both, lengths):
+@torch.inference_mode()
+def test_teacher_forcing_and_attention(engine, both):
     name, python = both
-    source, target = make_ids(SOURCE_VOCAB, lengths[0]), make_ids(TARGET_VOCAB, lengths[1])
-    result = engine.call("read", model=name, source=source, target=target)
-    inputs = torch.tensor([[BOS, *target[:-1]]])
-    with torch.inference_mode():
-        logits = python.model(*encode(python.model, source), inputs)
-        weights = python.model.attention_weights(*encode(python.model, source), inputs)
-    expected = logits.log_softmax(-1)[0]
-    torch.testing.assert_close(to_tensor(result["log_probs"]), expected, **TOLERANCE)
-    attention = result["attention"]
-    assert attention.keys() == weights.keys()
-    for mechanism, expected in weights.items():
-        torch.testing.assert_close(to_tensor(attention[mechanism]), expected[0], **TOLERANCE)
+    for source_length, target_length in LENGTHS:
+        source = make_ids(SOURCE_VOCAB, source_length)
+        target = make_ids(TARGET_VOCAB, target_length)
+        result = engine.call("read", model=name, source=source, target=target)
+        inputs = (*encode(source), torch.tensor([[BOS, *target[:-1]]]))
+        expected = python.model(*inputs).log_softmax(-1)[0]
+        torch.testing.assert_close(to_tensor(result["log_probs"]), expected, **TOLERANCE)
+        attention, weights = result["attention"], python.model.attention_weights(*inputs)
+        assert attention.keys() == weights.keys()
+        for mechanism, expected in weights.items():
+            torch.testing.assert_close(to_tensor(attention[mechanism]), expected[0], **TOLERANCE)
 
 
 @torch.inference_mode()
@@ -46,13 +45,13 @@ def test_search(engine, both):
     name, python = both
     for length in (7, 2):
         source, limit = make_ids(SOURCE_VOCAB, length), 9
-        memory = python.model.encode(*encode(python.model, source))
+        memory = python.model.encode(*encode(source))
         task = {"model": name, "source": source, "max_length": limit}
         output = engine.call("greedy", **task)
         [expected] = greedy(python.model, memory, torch.tensor([limit]))
         assert output["ids"] == expected.ids
         assert output["score"] == pytest.approx(expected.score, abs=1e-3)
-        memory = python.model.encode(*encode(python.model, source))
+        memory = python.model.encode(*encode(source))
         result = engine.call("beam", **task, size=4, nbest=3, length_penalty=0.7)
         [nbest] = beam(python.model, memory, torch.tensor([limit]), 4, 3, 0.7)
         assert [h["ids"] for h in result["hypotheses"]] == [h.ids for h in nbest]
@@ -69,8 +68,6 @@ def test_joint_vocabulary(engine):
         source = target = make_ids(TARGET_VOCAB, 7)
         result = engine.call("read", model="joint", source=source, target=target)
         with torch.inference_mode():
-            logits = python.model(
-                *encode(python.model, source), torch.tensor([[BOS, *target[:-1]]])
-            )
+            logits = python.model(*encode(source), torch.tensor([[BOS, *target[:-1]]]))
         expected = logits.log_softmax(-1)[0]
         torch.testing.assert_close(to_tensor(result["log_probs"]), expected, **TOLERANCE)

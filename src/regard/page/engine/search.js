@@ -123,6 +123,7 @@ export function sample(problem, count, { temperature = 1, top_k = null, top_p = 
 /** [id, probability] of every token at this temperature, most probable first. */
 function softenedProbs(logProbs, temperature) {
   const best = logProbs[topIds(logProbs, 1)[0]];
+  checkFinite(best);
   const mass = Array.from(logProbs, (value) => Math.exp((value - best) / temperature));
   const sum = mass.reduce((total, value) => total + value, 0);
   return mass.map((value, id) => [id, value / sum]).sort((a, b) => b[1] - a[1]);

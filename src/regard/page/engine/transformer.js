@@ -73,15 +73,20 @@ export const NORM_POSITIONS = {
   post: (norm) => [(x) => x, norm],
 };
 
+export const MIXERS = {
+  attention: (weights, table, layer) =>
+    new HEADS[table.attention.kind](weights.under("attention"), table, layer),
+};
+
 /** Self-attention, cross-attention in a decoder, and a feed-forward network, each with norm and residual. */
 class Block {
   constructor(weights, table, layer, hasCross) {
-    const heads = HEADS[table.attention.kind];
     const norms = (name) => NORM_POSITIONS[table.norm_position](buildNorm(weights, name, table.norm));
     this.layer = layer;
-    this.selfAttention = new heads(weights.under("mixer.attention"), table, layer);
+    this.selfAttention = MIXERS[table.mixer.kind](weights.under("mixer"), table, layer);
     this.mixerNorms = norms("mixer_norm");
     if (hasCross) {
+      const heads = HEADS[table.attention.kind];
       this.crossAttention = new heads(weights.under("cross_attention"), table, null);
       this.crossNorms = norms("cross_norm");
     }
@@ -302,4 +307,3 @@ class DecoderOnly extends TransformerBase {
 }
 
 export const TRANSFORMERS = { transformer: Transformer, "decoder-only": DecoderOnly };
-export const MIXERS = ["attention"];

@@ -25,7 +25,7 @@ export const REGISTRIES = {
   attention: Object.keys(RECURRENT_ATTENTION),
   cell: Object.keys(CELLS),
   decoder: Object.keys(DECODERS),
-  mixer: MIXERS,
+  mixer: Object.keys(MIXERS),
   activation: Object.keys(FEED_FORWARDS),
   norm: Object.keys(NORMS),
   norm_position: Object.keys(NORM_POSITIONS),
@@ -219,7 +219,8 @@ export class Engine {
       return { id, response: load ? this.load(load) : this.respond(request) };
     } catch (error) {
       if (error instanceof UserError) return { id, error: error.message };
-      return { id, error: `the engine failed: ${error.stack ?? error}` };
+      console.error(error);
+      return { id, error: `the engine failed: ${error.message}` };
     }
   }
 

@@ -1,0 +1,145 @@
+"""Packed runs: the numbers of the run, in the places that the manifest says; errors for what cannot run."""
+
+import json
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from safetensors import safe_open
+
+import regard
+from regard import config, shipped
+from regard.config import Config
+from regard.errors import UserError
+from regard.models import weights
+from regard.page.pack import ALIGNMENT, pack
+from regard.page.schema import ModelInfo
+from regard.translator import Translator
+from tests.models.conftest import MODELS, make
+from tests.page.conftest import tokenizer, translator
+
+SHIPPED = sorted(shipped.names())
+
+
+def unpack(manifest: dict, binary: bytes) -> dict[str, torch.Tensor]:
+    """Every tensor as it lies in the binary; the scales of an int8 matrix under their own name."""
+    tensors = {}
+    for entry in manifest["tensors"]:
+        count = int(np.prod(entry["shape"]))
+        values = np.frombuffer(binary, entry["dtype"], count, entry["offset"])
+        tensors[entry["name"]] = torch.from_numpy(values.copy()).reshape(entry["shape"])
+        if entry["scales"] is not None:
+            scales = np.frombuffer(binary, "float32", entry["shape"][0], entry["scales"])
+            tensors[entry["name"] + weights.SCALES] = torch.from_numpy(scales.copy())[:, None]
+    return tensors
+
+
+@pytest.fixture(scope="module", params=SHIPPED)
+def packed(request):
+    return request.param, *pack(regard.load(request.param), request.param)
+
+
+def test_shipped_models_keep_their_int8_numbers(packed):
+    """They are int8 on disk already: nothing is rounded twice."""
+    name, manifest, binary = packed
+    with safe_open(shipped.find_run(name) / "model.safetensors", framework="pt") as file:
+        expected = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118
+    tensors = unpack(manifest, binary)
+    assert tensors.keys() == expected.keys()
+    for key, tensor in expected.items():
+        if tensor.dtype == torch.int8:
+            assert torch.equal(tensors[key], tensor)
+        else:  # s = max |row| / 127 of the dequantized row is the same to rounding
+            torch.testing.assert_close(tensors[key], tensor, rtol=2e-7, atol=0)
+
+
+def test_manifest_is_json_and_describes_the_model(packed):
+    name, manifest, binary = packed
+    assert json.dumps(manifest, allow_nan=False)
+    info = ModelInfo.model_validate(manifest["info"])
+    assert (info.name, info.source_language, info.target_language) == (name, "de", "en")
+    assert info.parameters == sum(int(np.prod(t["shape"])) for t in manifest["tensors"])
+    assert info.heads["cross"] == ((4, 4) if name == "de-en" else (1, 1))
+    assert info.examples
+    assert "tatoeba.org" in info.facts["Data"]
+    assert len(binary) < 1.03 * info.parameters
+
+
+@pytest.mark.parametrize("float32", [False, True])
+def test_tensors_are_aligned_and_fill_the_binary(both, float32):
+    name, python = both
+    manifest, binary = pack(python, name, float32=float32)
+    offsets = [t[key] for t in manifest["tensors"] for key in ("offset", "scales")]
+    assert all(offset % ALIGNMENT == 0 for offset in offsets if offset is not None)
+    tensors = unpack(manifest, binary)
+    sizes = (tensor.numel() * tensor.element_size() for tensor in tensors.values())
+    assert len(binary) == sum(size + -size % ALIGNMENT for size in sizes)
+    expected = weights.state_tensors(python.model)
+    restored = weights.dequantize_tensors(tensors)
+    assert restored.keys() == expected.keys()
+    for key, tensor in expected.items():
+        exact = float32 or tensor.ndim != 2
+        step = 0 if exact else float(tensor.abs().max()) / 127
+        torch.testing.assert_close(restored[key], tensor, atol=0.501 * step, rtol=0)
+
+
+def test_float32_is_exact(engine, load_both):
+    """int8 in the engine is the dequantized model in Python."""
+    python = translator("transformer-position-rotary")
+    engine.load(python, "int8", float32=False)
+    load_both("transformer-position-rotary")
+    ids = {"source": [5, 7, 2], "target": [5, 9, 2]}
+    int8 = engine.call("read", model="int8", **ids)["log_probs"]
+    float32 = engine.call("read", model="transformer-position-rotary", **ids)["log_probs"]
+    differences = [abs(a - b) for a, b in zip(int8["data"], float32["data"], strict=True)]
+    assert 0 < max(differences) < 0.2
+
+
+@pytest.mark.parametrize(
+    "name", [n for n, table in MODELS.items() if "mixer" in table and "prefix" not in n]
+)
+def test_state_spaces_are_rejected(name):
+    settings = Config.model_validate({"model": MODELS[name]})
+    model = make(MODELS[name])
+    from regard.text.tokenizer import TokenizerPair
+
+    pair = TokenizerPair(tokenizer(23, "A"), tokenizer(19, "a"), 31)
+    with pytest.raises(UserError, match='its mixer is "state-space", and a state space has no'):
+        pack(Translator(settings, pair, model), "mine")
+
+
+def test_pretrained_models_are_rejected():
+    settings = config.Pretrained(name="somewhere")
+    from regard.page.pack import check_supported
+
+    with pytest.raises(UserError, match='its model is "pretrained", and its layers'):
+        check_supported(Config.model_validate({"model": settings}), "mine")
+
+
+def test_own_kinds_are_rejected(monkeypatch):
+    monkeypatch.setitem(config.EXTENSIONS, "score", {"mine"})
+    from regard.page.pack import check_supported
+
+    table = {"kind": "recurrent", "attention": {"score": "mine"}}
+    with pytest.raises(UserError, match='its score is "mine", and it is your own kind'):
+        check_supported(Config.model_validate({"model": table}), "mine")
+
+
+def test_engine_modules_can_be_joined():
+    """build.py joins them into one script: no name at the top level may occur twice, nor in another form."""
+    import re
+
+    folder = Path(sys.modules["regard.page.pack"].__file__ or "").parent / "engine"
+    names = []
+    for path in sorted(folder.glob("*.js")):
+        text = path.read_text("utf-8")
+        names += re.findall(r"^(?:export )?(?:async )?(?:function|const|let|class) (\w+)", text, re.M)
+        assert all(
+            re.match(r'import \{ [\w, ]+ \} from "\./\w+\.js";$', line)
+            for line in text.splitlines()
+            if line.startswith("import")
+        )
+        assert not re.search(r"^export (default|\{|\*)", text, re.M)
+    assert len(names) == len(set(names))
