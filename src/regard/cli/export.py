@@ -24,8 +24,8 @@ def export(
         str,
         typer.Option(
             metavar="hub|page",
-            help="The format. hub: a folder for the Hugging Face hub, which regard.load reads. page: one HTML "
-            "file that runs one or two models in a browser and shows their attention.",
+            help="The format. hub: a folder for the Hugging Face hub, which regard.load reads. page: one "
+            "HTML file that runs one or two models in a browser and shows their attention.",
             show_default=False,
         ),
     ],

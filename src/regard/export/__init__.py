@@ -1,4 +1,4 @@
-"""Runs for others: `hub`, a folder for the Hugging Face hub with a model card; `page`, one HTML file that runs them."""
+"""Runs for others: `hub`, a folder for the Hugging Face hub; `page`, one HTML file that runs them."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -17,8 +17,8 @@ __all__ = ["EXPORTS", "Evaluation", "Format", "Options", "export", "find_format"
 class Options:
     """What a format may be asked for."""
 
-    evaluation: Evaluation = Evaluation()
-    float32: bool = False
+    evaluation: Evaluation
+    float32: bool
 
 
 @dataclass(frozen=True)

@@ -12,9 +12,7 @@ from regard.translator import load
 def export_page(runs: Sequence[Path], out: Path, float32: bool = False) -> dict[str, Any]:
     """Write the file; the record says its size and which models are inside."""
     names = list(distinct_names(runs))
-    packs = [
-        Pack(*pack(load(run), name, float32)) for run, name in zip(runs, names, strict=True)
-    ]
+    packs = [Pack(*pack(load(run), name, float32)) for run, name in zip(runs, names, strict=True)]
     return {
         "models": names,
         "bytes": build(packs, out, title=f"{' and '.join(names)} · Regard"),

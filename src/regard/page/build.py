@@ -1,7 +1,7 @@
 """One HTML file that runs models in a browser: view, engine and weights inside, no request to anywhere.
 
-Modules of `ui` and `engine` import each other only by `import {a} from "./b.js";`, and never use a name twice, so that
-each folder becomes one script: its files one after the other, without those lines.
+Modules of `ui` and `engine` import each other only by `import {a} from "./b.js";`, and no name is defined
+twice: so each folder becomes one script, its files one after the other, without those lines.
 """
 
 import base64

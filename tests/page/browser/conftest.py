@@ -1,4 +1,4 @@
-"""The exported file, opened from disk in Debian's Chromium. One browser for all tests; it may request nothing."""
+"""The exported file, opened from disk in Chromium. One browser for all tests; pages may request nothing."""
 
 import shutil
 from collections.abc import Callable, Iterator

@@ -4,7 +4,9 @@ from tests.page.browser.conftest import SENTENCE
 
 
 def pills(view):
-    return [text.strip() for text in view.page.locator(".pills li:not(.bare) bdi").all_inner_texts()]
+    return [
+        text.strip() for text in view.page.locator(".pills li:not(.bare) bdi").all_inner_texts()
+    ]
 
 
 def test_an_alternative_is_forced_and_the_model_goes_on(real):
@@ -108,7 +110,9 @@ def test_a_branch_of_the_tree_is_followed(double):
 
 def test_the_score_of_the_change_is_shown(real):
     real.restore(
-        text=SENTENCE, model="de-en", interventions='[{"what":"ablate","mechanism":"cross","layer":3}]'
+        text=SENTENCE,
+        model="de-en",
+        interventions='[{"what":"ablate","mechanism":"cross","layer":3}]',
     )
     summary = real.page.locator(".changes .small").inner_text()
     assert "log-probability" in summary

@@ -59,8 +59,11 @@ def test_an_example_is_taken(double):
 
 def test_an_outdated_request_is_dropped(double):
     double.restore(text="a b", model="first")
-    seen = "window.seen = []; new MutationObserver(() => window.seen.push(document.querySelector('.result').textContent))"
-    double.page.evaluate(f"{seen}.observe(document.querySelector('.result'), {{childList: true}})")
+    script = """() => { const result = document.querySelector('.result');
+        window.seen = [];
+        const record = () => window.seen.push(result.textContent);
+        new MutationObserver(record).observe(result, {childList: true}); }"""
+    double.page.evaluate(script)
     area = double.page.locator("#input")
     for text in ("slow one", "slow two", "slow three"):
         area.fill(text)
@@ -93,7 +96,9 @@ def test_one_or_two_models(double):
 @pytest.mark.parametrize("view", ["heatmap", "lines"])
 @pytest.mark.parametrize("head", ["mean", "all", 2])
 def test_every_picture_is_drawn(mechanism, view, head, double):
-    double.restore(text="one two", model="first", mechanism=mechanism, view=view, head=head, layer=1)
+    double.restore(
+        text="one two", model="first", mechanism=mechanism, view=view, head=head, layer=1
+    )
     assert double.colours(".stack canvas") > 10
 
 

@@ -119,8 +119,9 @@ export class Panel {
     this.modelLabel.textContent = t("model");
     setOptions(this.model, models.map(({ name }, index) => [index, name]), this.settings.model);
     const sizes = Object.entries(info.heads).map(([name, [layers, heads]]) => `${t(name)} ${layers} × ${heads}`);
-    this.facts.textContent = t("modelFacts", kindName(info.kind), formatCount(info.parameters), sizes.join(", "));
-    const lines = Object.entries(info.facts).map(([title, text]) => element("div", {}, element("dt", {}, title), element("dd", {}, text)));
+    this.facts.textContent = t("modelFacts", kindName(info.kind), formatCount(info.parameters));
+    const facts = { [t("heads")]: sizes.join(", "), ...info.facts };
+    const lines = Object.entries(facts).filter(([, text]) => text !== "").map(([title, text]) => element("div", {}, element("dt", {}, title), element("dd", {}, text)));
     this.about.hidden = lines.length === 0;
     this.about.replaceChildren(element("summary", {}, t("about")), element("dl", {}, lines));
     this.root.classList.toggle("empty", translation === null);

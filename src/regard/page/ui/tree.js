@@ -7,19 +7,8 @@ import { formatNumber, t } from "./texts.js";
 export const tree = {
   layout(nodes, width, unit) {
     const size = 14 * unit;
-    const children = nodes.map(() => []);
-    const roots = [];
-    nodes.forEach((node, index) => (node.parent === null ? roots : children[node.parent]).push(index));
     const row = 40 * unit;
-    const rows = new Array(nodes.length);
-    let leaves = 0;
-    const place = (index) => {
-      // The best output first, so that it is the upper edge of the tree.
-      const below = [...children[index]].sort((a, b) => nodes[b].on_best - nodes[a].on_best || nodes[b].score - nodes[a].score);
-      below.forEach(place);
-      rows[index] = below.length === 0 ? leaves++ : rows[below[0]];
-    };
-    roots.sort((a, b) => nodes[b].on_best - nodes[a].on_best || nodes[b].score - nodes[a].score).forEach(place);
+    const rows = assignRows(nodes);
     const labels = nodes.map((node) => formatToken(node.token, 14));
     const steps = Math.max(0, ...nodes.map(({ step }) => step)) + 1;
     const widths = new Array(steps).fill(46 * unit);
@@ -37,7 +26,7 @@ export const tree = {
     return {
       ...{ nodes, labels, boxes, unit, size, starts },
       width: starts.at(-1) + widths.at(-1) + 20 * unit,
-      height: 24 * unit + leaves * row + 12 * unit,
+      height: 24 * unit + (Math.max(0, ...rows) + 1) * row + 12 * unit,
     };
   },
 
@@ -68,6 +57,29 @@ export const tree = {
     return node < 0 ? null : { query: layout.nodes[node].step, key: null, head: null, node };
   },
 };
+
+// The row of each node: a branch takes the first row below its parent that is free at all its steps.
+function assignRows(nodes) {
+  const better = (a, b) => nodes[b].on_best - nodes[a].on_best || nodes[b].score - nodes[a].score;
+  const children = nodes.map(() => []);
+  const roots = [];
+  nodes.forEach((node, index) => (node.parent === null ? roots : children[node.parent]).push(index));
+  const rows = new Array(nodes.length).fill(0);
+  const taken = []; // by row, the set of its steps
+  const placeBranch = (first, least) => {
+    const branch = [first];
+    while (children[branch.at(-1)].length > 0) branch.push(children[branch.at(-1)].sort(better)[0]);
+    let row = least;
+    while (branch.some((index) => taken[row]?.has(nodes[index].step))) row++;
+    for (const index of branch) {
+      rows[index] = row;
+      (taken[row] ??= new Set()).add(nodes[index].step);
+    }
+    for (const index of branch) for (const other of children[index].slice(1)) placeBranch(other, row + 1);
+  };
+  for (const root of roots.sort(better)) placeBranch(root, 0);
+  return rows;
+}
 
 function drawNode(surface, layout, index, colours) {
   const { nodes, boxes, labels, unit } = layout;
