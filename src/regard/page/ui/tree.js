@@ -58,7 +58,7 @@ export const tree = {
   },
 };
 
-// The row of each node: a branch takes the first row below its parent that is free at all its steps.
+// The row of each node: a branch takes the first row below its parent that is free there.
 function assignRows(nodes) {
   const better = (a, b) => nodes[b].on_best - nodes[a].on_best || nodes[b].score - nodes[a].score;
   const children = nodes.map(() => []);
@@ -70,7 +70,8 @@ function assignRows(nodes) {
     const branch = [first];
     while (children[branch.at(-1)].length > 0) branch.push(children[branch.at(-1)].sort(better)[0]);
     let row = least;
-    while (branch.some((index) => taken[row]?.has(nodes[index].step))) row++;
+    const steps = [nodes[first].step - 1, ...branch.map((index) => nodes[index].step)]; // room for the curve, too
+    while (steps.some((step) => taken[row]?.has(step))) row++;
     for (const index of branch) {
       rows[index] = row;
       (taken[row] ??= new Set()).add(nodes[index].step);
