@@ -106,6 +106,8 @@ def test_a_branch_of_the_tree_is_followed(double):
     double.page.keyboard.press("Enter")
     double.settle()
     assert double.output() == "other owt"
+    double.restore(text="one", model="first", decoding="beam", beam=2, view="heatmap")
+    assert double.output() == "eno"  # the node that was hovered is gone
 
 
 def test_the_score_of_the_change_is_shown(real):

@@ -28,7 +28,13 @@ export class Figure {
     this.root.setAttribute("aria-label", label);
     this.stack.dataset.grid = [layout.left, layout.top, layout.cell].map((value) => value ?? 0).join(" "); // for scripts
     view.draw(new CanvasSurface(this.base, layout.width, layout.height), layout, colours);
-    this.highlight(this.hover);
+    this.highlight(this.isInside(this.hover) ? this.hover : NOTHING);
+  }
+
+  // Whether a place of the picture before is one of this picture, too.
+  isInside({ query, key, node = null }) {
+    const { nodes, scene } = this.layout;
+    return nodes ? node !== null && node < nodes.length : query < scene.queries.length && key < scene.keys.length && node === null;
   }
 
   highlight(hover) {

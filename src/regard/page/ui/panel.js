@@ -3,14 +3,16 @@
 import { Figure } from "./figure.js";
 import { TokenRow } from "./tokens.js";
 import { Toolbar } from "./toolbar.js";
-import { addIntervention, describeIntervention, isForced, isMasked, markChanges } from "./interventions.js";
-import { buildScene, largestWeights, weightAt } from "./scene.js";
+import { addIntervention, isForced, isMasked, markChanges } from "./interventions.js";
+import { buildScene } from "./scene.js";
+import { describePlace, tintRows } from "./pointing.js";
 import { direction, element, formatToken, setOptions } from "./dom.js";
 import { drawSvg, savePng, saveSvg } from "./save.js";
 import { formatCount, formatNumber, kindName, t } from "./texts.js";
 import { heatmap } from "./heatmap.js";
 import { lines } from "./lines.js";
 import { pathTo, tree } from "./tree.js";
+import { renderChanges, renderHypotheses } from "./changes.js";
 import { renderDetail } from "./detail.js";
 import { toDecoding } from "./state.js";
 
@@ -173,28 +175,9 @@ export class Panel {
 
   renderChanges() {
     const { interventions } = this.settings;
-    this.changes.hidden = interventions.length === 0;
-    if (interventions.length === 0) return;
-    const items = interventions.map((one, number) => {
-      const text = describeIntervention(one, this.translation);
-      const remove = () => this.intervene(interventions.filter((_, index) => index !== number));
-      return element("li", {}, element("bdi", {}, text), element("button", { type: "button", "aria-label": t("remove", text), onclick: remove }, "×"));
-    });
-    const all = element("button", { type: "button", class: "link", onclick: () => this.intervene([]) }, t("removeAll"));
-    this.changes.replaceChildren(element("h2", {}, t("interventions")), element("ul", { class: "pills" }, items, element("li", { class: "bare" }, all)), ...this.describeBaseline());
-  }
-
-  describeBaseline() {
     const changed = this.changedTokens();
-    if (changed.length === 0) return [];
-    const before = this.baseline.translation;
-    const count = changed.filter(Boolean).length;
-    const same = before.text === this.translation.text && count === 0;
-    const difference = this.translation.score - before.score;
-    const score = t("scoreChange", `${difference >= 0 ? "+" : ""}${formatNumber(difference, 2)}`);
-    const summary = `${same ? t("unchanged") : t("changedCount", count, changed.length)} · ${score}`;
-    const old = same ? [] : [element("p", { class: "before" }, element("span", { class: "quiet" }, `${t("before")}:`), element("bdi", {}, before.text))];
-    return [element("p", { class: "quiet small" }, summary), ...old];
+    const before = changed.length > 0 ? this.baseline.translation : null;
+    renderChanges(this.changes, { interventions, translation: this.translation, before, changed, intervene: (list) => this.intervene(list) });
   }
 
   renderPicture() {
@@ -203,7 +186,7 @@ export class Panel {
     if (!(settings.mechanism in (translation.attention ?? {}))) settings.mechanism = Object.keys(translation.attention ?? {})[0] ?? "cross";
     this.scene = buildScene(translation, settings);
     this.toolbar.show(settings, this.info, { hasTree, layer: this.scene?.layer ?? 0 });
-    this.renderHypotheses();
+    renderHypotheses(this.hypotheses, settings.view === "tree" ? (translation.tree ?? []) : []);
     this.stage.classList.toggle("wide", settings.view === "tree");
     const missing = settings.view === "tree" ? !hasTree : this.scene === null;
     this.figure.root.hidden = missing;
@@ -213,19 +196,6 @@ export class Panel {
     const width = this.figure.root.clientWidth || 600;
     const layout = view.layout(settings.view === "tree" ? translation.tree : this.scene, width, page.unit(), window.innerHeight / 2);
     this.figure.show(view, layout, page.colours(), t("figureLabel", t(settings.view)));
-  }
-
-  // The finished hypotheses, below the tree.
-  renderHypotheses() {
-    const nodes = this.settings.view === "tree" ? (this.translation.tree ?? []) : [];
-    const finished = nodes.map((node, index) => ({ ...node, index })).filter((node) => node.finished);
-    const items = finished.sort((a, b) => b.score - a.score).map(({ index, score }) => {
-      const tokens = pathTo(nodes, index).slice(0, -1).map(({ token }) => formatToken(token).text);
-      return element("li", {}, element("bdi", {}, tokens.join(" ")), element("span", { class: "number quiet" }, formatNumber(score, 2)));
-    });
-    this.hypotheses.hidden = items.length === 0;
-    this.hypotheses.setAttribute("aria-label", t("hypotheses"));
-    this.hypotheses.replaceChildren(...items);
   }
 
   renderDetail() {
@@ -263,39 +233,14 @@ export class Panel {
     if (this.settings.view === "tree") this.hoverNode(place);
     if (!this.figure.root.hidden) this.figure.highlight(place);
     if (scene === null) return;
-    const { query, key } = place;
-    this.tint(query, key);
-    if (this.settings.view !== "tree") this.setReadout(this.describePlace(place));
-  }
-
-  // Tint the keys that a query attends to, or the queries that attend to a key.
-  tint(query, key) {
-    const { scene, source, output } = this;
-    const queryRow = scene.mechanism === "encoder" ? source : output;
-    const keyRow = scene.mechanism === "decoder" ? output : source;
-    const shift = scene.mechanism === "decoder" ? 1 : 0; // the decoder's first key is BOS
-    const toKey = (index) => (index + shift < scene.keys.length ? weightAt(scene, query, index + shift) : 0);
-    const chosenKey = key === null ? null : key - shift;
-    for (const row of [source, output]) {
-      if (query !== null && row === keyRow) row.tint(toKey, row === queryRow ? query : chosenKey);
-      else if (query === null && key !== null && row === queryRow) row.tint((index) => weightAt(scene, index, key), row === keyRow ? chosenKey : null);
-      else row.tint(null, row === queryRow ? query : row === keyRow ? chosenKey : null);
-    }
+    tintRows(scene, this.source, this.output, place);
+    if (this.settings.view !== "tree") this.setReadout(describePlace(scene, place));
   }
 
   hoverNode({ node = null }) {
     if (node === null) return this.setReadout(t("readoutHelp"));
     const path = pathTo(this.translation.tree, node);
     this.setReadout(t("readoutNode", path.map(({ token }) => formatToken(token).text).join(" "), formatNumber(path.at(-1).score, 2)));
-  }
-
-  describePlace({ query, key }) {
-    const { scene } = this;
-    const list = (labels, weights) => weights.map(([index, weight]) => `${labels[index].text} ${formatNumber(weight, 2)}`).join(", ");
-    if (query !== null && key !== null) return t("readout", scene.queries[query].text, scene.keys[key].text, formatNumber(weightAt(scene, query, key), 3));
-    if (query !== null) return t("readoutQuery", scene.queries[query].text, list(scene.keys, largestWeights(scene, { query })));
-    if (key !== null) return t("readoutKey", scene.keys[key].text, list(scene.queries, largestWeights(scene, { key })));
-    return t("readoutHelp");
   }
 
   select(selected) {

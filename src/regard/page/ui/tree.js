@@ -72,10 +72,8 @@ function assignRows(nodes) {
     let row = least;
     const steps = [nodes[first].step - 1, ...branch.map((index) => nodes[index].step)]; // room for the curve, too
     while (steps.some((step) => taken[row]?.has(step))) row++;
-    for (const index of branch) {
-      rows[index] = row;
-      (taken[row] ??= new Set()).add(nodes[index].step);
-    }
+    taken[row] = new Set([...(taken[row] ?? []), ...steps]);
+    for (const index of branch) rows[index] = row;
     for (const index of branch) for (const other of children[index].slice(1)) placeBranch(other, row + 1);
   };
   for (const root of roots.sort(better)) placeBranch(root, 0);
