@@ -18,7 +18,10 @@ CASES = {
     "mask-step": [{"what": "mask", "keys": [0], "step": 2, "head": 0}],
     "weights": [{"what": "weights", "weights": {0: 0.5, 3: 1.5}, "layer": 0, "step": 1}],
     "ablate": [{"what": "ablate", "layer": 0}],
-    "force": [{"what": "force", "step": 1, "token": "c"}, {"what": "force", "step": 4, "token": "a"}],
+    "force": [
+        {"what": "force", "step": 1, "token": "c"},
+        {"what": "force", "step": 4, "token": "a"},
+    ],
     "encoder": [{"what": "mask", "mechanism": "encoder", "keys": [2]}],
     "decoder": [{"what": "weights", "mechanism": "decoder", "weights": {0: 1.0}, "head": 0}],
     "order": [
@@ -39,7 +42,9 @@ def test_equal_outputs_and_attention(engine, both, case):
     model, table = from_loaded(python), SUPPORTED[name]
     has_attention = table.get("attention") != "none"
     present = {"cross", "encoder", "decoder"} if table["kind"] != "recurrent" else {"cross"}
-    if not mechanisms(case) <= present & ({"cross", "encoder", "decoder"} if has_attention else set()):
+    if not mechanisms(case) <= present & (
+        {"cross", "encoder", "decoder"} if has_attention else set()
+    ):
         pytest.skip("the model has no such attention")
     for beam in (1, 3):
         request = {"model": name, "text": TEXT, "decoding": {"beam": beam}}
