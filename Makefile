@@ -6,14 +6,17 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 RUN := runs/demo
 PICTURES := runs/demo-de-en
+RUNS ?= de-en de-en-gru
+SENTENCES ?= 50
 
-.PHONY: help demo test quick mutations docs check format clean
+.PHONY: help demo test quick mutations page-check docs check format clean
 
 help:
 	@echo "make demo       set up, translate German and plot the attention, then train the case task (a minute)"
 	@echo "make test       set up and run the tests (5 minutes on two cores)"
 	@echo "make quick      a part of them, in less than a minute"
 	@echo "make mutations  break the library in many places: which test notices each?"
+	@echo "make page-check the page's engine against Python on 50 test sentences (RUNS=\"de-en runs/mine\" SENTENCES=1000)"
 	@echo "make docs       write the generated parts of the docs"
 	@echo "make check      ruff, pyright, import-linter"
 	@echo "make format     format and fix with ruff"
@@ -50,6 +53,9 @@ quick: $(READY)
 
 mutations: $(READY)
 	@$(BIN)/python -m tests.mutations
+
+page-check: $(READY)
+	@$(BIN)/python -m tests.page.check $(RUNS) --sentences $(SENTENCES)
 
 docs: $(READY)
 	@$(BIN)/python -m tests.stories.generated

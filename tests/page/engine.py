@@ -33,13 +33,18 @@ class EngineError(Exception):
 
 
 class Engine:
-    """One process. `load` packs a model; `request` is a message of the page, `call` a function of the engine."""
+    """One process: `load` packs a model, `request` is a message of the page, `call` calls a function."""
 
     def __init__(self) -> None:
         node = find_node()
         assert node is not None
         # The modules are a package of nobody's, so Node would warn that it had to look what they are.
-        command = [node, "--disable-warning=MODULE_TYPELESS_PACKAGE_JSON", str(PROCESS), FOLDER.as_uri()]
+        command = [
+            node,
+            "--disable-warning=MODULE_TYPELESS_PACKAGE_JSON",
+            str(PROCESS),
+            FOLDER.as_uri(),
+        ]
         self.process = subprocess.Popen(
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, encoding="utf-8"
         )

@@ -5,6 +5,7 @@ import copy
 import pytest
 import torch
 
+import regard
 from tests.models.conftest import SOURCE_VOCAB, TARGET_VOCAB
 from tests.page.conftest import SUPPORTED, translator
 from tests.page.engine import EngineError, to_tensor
@@ -130,7 +131,9 @@ def test_masks_come_first_then_the_last_intervention_counts(read):
         ((ablate, weights), weights),
         ((weights, mask), weights),
     ):
-        torch.testing.assert_close(read(ENCODER_DECODER, *interventions), read(ENCODER_DECODER, last))
+        torch.testing.assert_close(
+            read(ENCODER_DECODER, *interventions), read(ENCODER_DECODER, last)
+        )
 
 
 SOME = [
@@ -142,11 +145,11 @@ SOME = [
 
 def test_stepping_equals_reading_at_once(engine, both):
     """Search and the displayed attention see the same interventions, in every model."""
-    name, python = both
+    name, _ = both
     others = [
         {"what": "mask", "mechanism": mechanism, "keys": [1]}
         for mechanism in ("encoder", "decoder")
-        if not SUPPORTED[name]["kind"] == "recurrent"
+        if SUPPORTED[name]["kind"] != "recurrent"
     ]
     has_attention = SUPPORTED[name].get("attention") != "none"
     ids = {"source": SOURCE, "target": TARGET, "interventions": (SOME + others) * has_attention}
@@ -173,22 +176,26 @@ def test_force_replaces_a_token_and_the_model_goes_on(engine, load_both, name):
     load_both(name)
     request = {"model": name, "text": TEXT}
     before = engine.request("translate", **request)["target"]
-    step = min(2, len(before) - 1)
-    token = "c" if before[step] != "c" else "d"
-    force = [{"what": "force", "step": step, "token": token}]
+    place = min(2, len(before) - 1)
+    token = "c" if before[place] != "c" else "d"
+    force = [{"what": "force", "step": place, "token": token}]
     after = engine.request("translate", **request, interventions=force)
-    assert after["target"][: step + 1] == [*before[:step], token]
+    assert after["target"][: place + 1] == [*before[:place], token]
     # It goes on greedily: every later token is the best after the forced prefix.
-    for step in after["steps"][step + 1 :]:
+    for step in after["steps"][place + 1 :]:
         assert step["token"] == step["best"][0]["token"]
     log_probs = [step["log_prob"] for step in after["steps"]]
     assert sum(log_probs) == pytest.approx(after["score"], abs=1e-4)
 
 
-@pytest.mark.parametrize("decoding", [{}, {"beam": 4, "nbest": 4}, {"nbest": 3, "sample": {"temperature": 2}}])
+@pytest.mark.parametrize(
+    "decoding", [{}, {"beam": 4, "nbest": 4}, {"nbest": 3, "sample": {"temperature": 2}}]
+)
 def test_every_output_has_the_forced_tokens_and_none_ends_before(engine, load_both, decoding):
     load_both(ENCODER_DECODER)
-    force = [{"what": "force", "step": step, "token": token} for step, token in ((1, "b"), (5, "e"))]
+    force = [
+        {"what": "force", "step": step, "token": token} for step, token in ((1, "b"), (5, "e"))
+    ]
     result = engine.request(
         "translate", model=ENCODER_DECODER, text=TEXT, decoding=decoding, interventions=force
     )
@@ -208,8 +215,6 @@ def test_forced_end(engine, load_both):
 
 def test_a_forced_string_stands_for_all_tokens_that_look_so(engine):
     """In BPE a space before a comma does not show: search takes the more probable of both commas."""
-    import regard
-
     engine.load(regard.load("de-en"), "de-en", float32=False)
     force = [{"what": "force", "step": 3, "token": ","}]
     request = {"model": "de-en", "text": "Der Hund schläft.", "interventions": force}
@@ -220,8 +225,14 @@ def test_a_forced_string_stands_for_all_tokens_that_look_so(engine):
 
 
 ERRORS = {
-    'no attention "encoder"; it has: cross': (RECURRENT, {"what": "ablate", "mechanism": "encoder"}),
-    'the layer of "cross" must be from 0 to 1, not 2': (ENCODER_DECODER, {"what": "ablate", "layer": 2}),
+    'no attention "encoder"; it has: cross': (
+        RECURRENT,
+        {"what": "ablate", "mechanism": "encoder"},
+    ),
+    'the layer of "cross" must be from 0 to 1, not 2': (
+        ENCODER_DECODER,
+        {"what": "ablate", "layer": 2},
+    ),
     'the head of "encoder" must be from 0 to 2, not 3': (
         ENCODER_DECODER,
         {"what": "ablate", "mechanism": "encoder", "head": 3},

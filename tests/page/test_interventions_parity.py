@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from regard.api import Translator, from_loaded
+from tests.models.conftest import select_attention_models
 from tests.page.conftest import SUPPORTED
 from tests.page.engine import to_tensor
 
@@ -18,7 +19,10 @@ CASES = {
     "mask-step": [{"what": "mask", "keys": [0], "step": 2, "head": 0}],
     "weights": [{"what": "weights", "weights": {0: 0.5, 3: 1.5}, "layer": 0, "step": 1}],
     "ablate": [{"what": "ablate", "layer": 0}],
-    "force": [{"what": "force", "step": 1, "token": "c"}, {"what": "force", "step": 4, "token": "a"}],
+    "force": [
+        {"what": "force", "step": 1, "token": "c"},
+        {"what": "force", "step": 4, "token": "a"},
+    ],
     "encoder": [{"what": "mask", "mechanism": "encoder", "keys": [2]}],
     "decoder": [{"what": "weights", "mechanism": "decoder", "weights": {0: 1.0}, "head": 0}],
     "order": [
@@ -29,18 +33,24 @@ CASES = {
 }
 
 
-def mechanisms(case: str) -> set[str]:
-    return {one.get("mechanism", "cross") for one in CASES[case] if one["what"] != "force"}
+def applies(case: str, name: str) -> bool:
+    """Does the model have the attention that a case changes? Recurrent ones have cross-attention only."""
+    mechanisms = {one.get("mechanism", "cross") for one in CASES[case] if one["what"] != "force"}
+    return SUPPORTED[name]["kind"] != "recurrent" or mechanisms <= {"cross"}
 
 
-@pytest.mark.parametrize("case", CASES)
-def test_equal_outputs_and_attention(engine, both, case):
-    name, python = both
-    model, table = from_loaded(python), SUPPORTED[name]
-    has_attention = table.get("attention") != "none"
-    present = {"cross", "encoder", "decoder"} if table["kind"] != "recurrent" else {"cross"}
-    if not mechanisms(case) <= present & ({"cross", "encoder", "decoder"} if has_attention else set()):
-        pytest.skip("the model has no such attention")
+PAIRS = [
+    (case, name)
+    for name in select_attention_models()
+    if name in SUPPORTED
+    for case in CASES
+    if applies(case, name)
+]
+
+
+@pytest.mark.parametrize(("case", "name"), PAIRS)
+def test_equal_outputs_and_attention(engine, load_both, case, name):
+    model = from_loaded(load_both(name))
     for beam in (1, 3):
         request = {"model": name, "text": TEXT, "decoding": {"beam": beam}}
         result = engine.request("translate", **request, interventions=CASES[case])

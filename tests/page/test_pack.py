@@ -1,8 +1,8 @@
 """Packed runs: the numbers of the run, in the places that the manifest says; errors for what cannot run."""
 
+import copy
 import json
-import sys
-from pathlib import Path
+import re
 
 import numpy as np
 import pytest
@@ -14,11 +14,13 @@ from regard import config, shipped
 from regard.config import Config
 from regard.errors import UserError
 from regard.models import weights
-from regard.page.pack import ALIGNMENT, pack
+from regard.page.pack import ALIGNMENT, check_supported, pack
 from regard.page.schema import ModelInfo
+from regard.text.tokenizer import BOS, TokenizerPair
 from regard.translator import Translator
 from tests.models.conftest import MODELS, make
 from tests.page.conftest import tokenizer, translator
+from tests.page.engine import FOLDER, to_tensor
 
 SHIPPED = sorted(shipped.names())
 
@@ -85,16 +87,20 @@ def test_tensors_are_aligned_and_fill_the_binary(both, float32):
         torch.testing.assert_close(restored[key], tensor, atol=0.501 * step, rtol=0)
 
 
-def test_float32_is_exact(engine, load_both):
-    """int8 in the engine is the dequantized model in Python."""
-    python = translator("transformer-position-rotary")
+@torch.inference_mode()
+def test_int8_in_the_engine_is_the_dequantized_model(engine):
+    python = copy.deepcopy(translator("transformer-position-rotary"))
     engine.load(python, "int8", float32=False)
-    load_both("transformer-position-rotary")
-    ids = {"source": [5, 7, 2], "target": [5, 9, 2]}
-    int8 = engine.call("read", model="int8", **ids)["log_probs"]
-    float32 = engine.call("read", model="transformer-position-rotary", **ids)["log_probs"]
-    differences = [abs(a - b) for a, b in zip(int8["data"], float32["data"], strict=True)]
-    assert 0 < max(differences) < 0.2
+    tensors = weights.quantize_tensors(weights.state_tensors(python.model))
+    source, target = [5, 7, 2], [5, 9, 2]
+    mask = torch.ones(1, 3, dtype=torch.bool)
+    inputs = (torch.tensor([source]), mask, torch.tensor([[BOS, *target[:-1]]]))
+    float32 = python.model(*inputs).log_softmax(-1)[0]
+    weights.load_tensors(python.model, weights.dequantize_tensors(tensors), FOLDER)
+    expected = python.model(*inputs).log_softmax(-1)[0]
+    result = engine.call("read", model="int8", source=source, target=target)["log_probs"]
+    torch.testing.assert_close(to_tensor(result), expected, atol=1e-4, rtol=1e-4)
+    assert not torch.allclose(float32, expected, atol=1e-3)
 
 
 @pytest.mark.parametrize(
@@ -103,25 +109,19 @@ def test_float32_is_exact(engine, load_both):
 def test_state_spaces_are_rejected(name):
     settings = Config.model_validate({"model": MODELS[name]})
     model = make(MODELS[name])
-    from regard.text.tokenizer import TokenizerPair
-
     pair = TokenizerPair(tokenizer(23, "A"), tokenizer(19, "a"), 31)
     with pytest.raises(UserError, match='its mixer is "state-space", and a state space has no'):
         pack(Translator(settings, pair, model), "mine")
 
 
 def test_pretrained_models_are_rejected():
-    settings = config.Pretrained(name="somewhere")
-    from regard.page.pack import check_supported
-
+    settings = Config.model_validate({"model": config.Pretrained(name="somewhere")})
     with pytest.raises(UserError, match='its model is "pretrained", and its layers'):
-        check_supported(Config.model_validate({"model": settings}), "mine")
+        check_supported(settings, "mine")
 
 
 def test_own_kinds_are_rejected(monkeypatch):
     monkeypatch.setitem(config.EXTENSIONS, "score", {"mine"})
-    from regard.page.pack import check_supported
-
     table = {"kind": "recurrent", "attention": {"score": "mine"}}
     with pytest.raises(UserError, match='its score is "mine", and it is your own kind'):
         check_supported(Config.model_validate({"model": table}), "mine")
@@ -129,13 +129,12 @@ def test_own_kinds_are_rejected(monkeypatch):
 
 def test_engine_modules_can_be_joined():
     """build.py joins them into one script: no name at the top level may occur twice, nor in another form."""
-    import re
-
-    folder = Path(sys.modules["regard.page.pack"].__file__ or "").parent / "engine"
     names = []
-    for path in sorted(folder.glob("*.js")):
+    for path in sorted(FOLDER.glob("*.js")):
         text = path.read_text("utf-8")
-        names += re.findall(r"^(?:export )?(?:async )?(?:function|const|let|class) (\w+)", text, re.M)
+        names += re.findall(
+            r"^(?:export )?(?:async )?(?:function|const|let|class) (\w+)", text, re.M
+        )
         assert all(
             re.match(r'import \{ [\w, ]+ \} from "\./\w+\.js";$', line)
             for line in text.splitlines()

@@ -15,6 +15,7 @@ from regard.models.layers import FEED_FORWARDS, NORMS
 from regard.models.recurrent_decoder import DECODERS
 from regard.page.pack import UNSUPPORTED
 from regard.text.tokenizer import SAVED
+from tests.page.conftest import SUPPORTED
 
 MODEL_KINDS = (config.Recurrent, config.Transformer, config.DecoderOnly, config.Pretrained)
 
@@ -95,8 +96,6 @@ def test_every_choice_of_a_setting_is_covered():
 
 def test_every_setting_is_read(engine, load_both):
     """Over all small models, the engine reads every setting that could matter."""
-    from tests.page.conftest import SUPPORTED
-
     for name in SUPPORTED:
         load_both(name)
         engine.call("read", model=name, source=[5, 2], target=[5, 2])

@@ -1,12 +1,15 @@
 """Requests and responses: those of regard/page/schema.py, with Python's results and errors."""
 
+import copy
+import math
+
 import pytest
 import torch
 
 from regard.api import Translator, from_loaded
 from regard.config import Config
 from regard.page.schema import Models, Translation
-from regard.text.tokenizer import TokenizerPair
+from regard.text.tokenizer import CharacterTokenizer, TokenizerPair
 from regard.translator import Translator as Base
 from tests.models.conftest import TARGET_VOCAB
 from tests.page.conftest import tokenizer, translator
@@ -145,9 +148,9 @@ def test_sampling_follows_the_distribution(engine, load_both):
         for output in [result, *result["alternatives"]]:
             first[output["target"][0]] = first.get(output["target"][0], 0) + 1
     best = engine.request("translate", **request, best=17)["steps"][0]["best"]
-    total = sum(2.718281828 ** c["log_prob"] for c in best)  # padding and BOS are left out
+    total = sum(math.exp(c["log_prob"]) for c in best)  # padding and BOS are left out
     for candidate in best:
-        share = 2.718281828 ** candidate["log_prob"] / total
+        share = math.exp(candidate["log_prob"]) / total
         assert first.get(candidate["token"], 0) / (4 * count) == pytest.approx(share, abs=0.04)
 
 
@@ -175,8 +178,6 @@ def test_language_model(engine):
 
 
 def test_damaged_weights_are_an_error(engine):
-    import copy
-
     python = copy.deepcopy(translator("transformer-1"))
     with torch.no_grad():
         next(python.model.parameters()).fill_(torch.nan)
@@ -188,7 +189,6 @@ def test_damaged_weights_are_an_error(engine):
         engine.request("explain", model="damaged", text="AB", target="a")
 
 
-LEARNED = "transformer-position-learned"
 ERRORS = {
     "is empty": {"text": " \n"},
     "has 40 tokens and this model reads at most 31": {"text": "A" * 40},
@@ -208,8 +208,6 @@ def test_errors(engine, load_both, message):
 
 
 def test_strict_tokenizer(engine):
-    from regard.text.tokenizer import CharacterTokenizer
-
     base = translator("transformer-1", joint=True)
     pieces = base.tokenizers.target.pieces
     strict = CharacterTokenizer(pieces, (), lowercase=False, strict=True)
@@ -223,8 +221,6 @@ def test_strict_tokenizer(engine):
 
 
 def test_too_long_for_the_position_table(engine):
-    import copy
-
     python = copy.deepcopy(translator("decoder-only-position-learned"))
     python.model.position.table = torch.nn.Parameter(python.model.position.table[:9])
     python.model.position.max_length = 9
@@ -237,7 +233,6 @@ def test_too_long_for_the_position_table(engine):
 
 
 def test_location_limit(engine):
-    python = translator("transformer-location")
+    engine.load(translator("transformer-location"), "location")
     with pytest.raises(EngineError, match='"location" supports at most 256 keys and got 257'):
-        engine.load(python, "location")
         engine.call("read", model="location", source=[5] * 257, target=[5])

@@ -162,7 +162,9 @@ def collect_facts(translator: Translator) -> dict[str, str]:
     facts = {"Description": translator.config.description, "Vocabulary": f"{sizes} tokens"}
     figures, terms = card.get("figures", {}), card.get("terms", {})
     if seconds := figures.get("training_seconds"):
-        facts["Training"] = f"{seconds / 60:.0f} minutes on {card.get('device', 'an unknown device')}"
+        facts["Training"] = (
+            f"{seconds / 60:.0f} minutes on {card.get('device', 'an unknown device')}"
+        )
     for title, key in (("Licence", "licence"), ("Data", "attribution"), ("Domain", "domain")):
         facts[title] = terms.get(key, "")
     return {title: text for title, text in facts.items() if text}

@@ -4,7 +4,7 @@
 
    There are no masks: each query has a list of the keys that it may attend to, its `slots` in a cache. */
 
-import { Linear, Matrix, dot, selectColumns } from "./tensor.js";
+import { Linear, Matrix, dot, range, selectColumns } from "./tensor.js";
 import { POSITIONS, layerPosition } from "./positions.js";
 import { NORMALISERS, SCORES } from "./scores.js";
 
@@ -26,8 +26,8 @@ export class KVCache {
   /** A cache to which tokens can be appended without changing this one. */
   copy() {
     const length = this.positions.length;
-    const [keys, values] = [this.keys, this.values].map((matrix) => appendRows(null, 0, matrix.slice(0, length)));
-    return new KVCache(keys, values, [...this.positions]);
+    const copyRows = (matrix) => appendRows(null, 0, matrix.slice(0, length));
+    return new KVCache(copyRows(this.keys), copyRows(this.values), [...this.positions]);
   }
 }
 
@@ -65,8 +65,8 @@ export class SingleHead {
 
   /** The cache of the encoder states, with W_k h as keys, computed once per sentence. */
   cache(states) {
-    const positions = Array.from({ length: states.rows }, (_, i) => i);
-    return new KVCache(this.key ? this.key.apply(states) : states, states, positions);
+    const keys = this.key ? this.key.apply(states) : states;
+    return new KVCache(keys, states, range(states.rows));
   }
 
   /** The context of each row of `x`, the queries of step `step`. */
@@ -85,16 +85,15 @@ export class SingleHead {
   }
 }
 
-/* Which mechanism the weights of a row belong to. Queries count from `firstQuery`, keys from `firstKey`. */
+/* The mechanisms of a row of weights. Queries count from `firstQuery`, keys from `firstKey`. */
 export const CROSS = [{ mechanism: "cross", firstQuery: 0, firstKey: 0, endKey: Infinity }];
 
-/** h heads in parallel, concatenated, then an output projection. The kinds differ in queries, keys and values. */
+/** h heads in parallel, concatenated, then an output projection. Kinds differ in queries, keys and values. */
 class MultiHeadBase {
   /** `table`: that of the model; `layer` null: cross-attention, without positions or window. */
   constructor(weights, table, layer) {
     const { attention } = table;
     this.heads = attention.heads;
-    this.layer = layer;
     this.headDim = attention.head_dim ?? Math.max(1, Math.floor(table.d_model / this.heads));
     this.positionTable = layerPosition(table.position, layer);
     this.score = new SCORES[attention.score.kind](weights.under("score"));
@@ -132,19 +131,23 @@ class MultiHeadBase {
         const here = { ...place, head, position, keyPositions };
         const weights = this.#weights(queries.row(row), cache, slots, further, here, probe);
         const first = head * this.headDim;
-        const shared = Math.floor((head * this.kvHeads) / this.heads) * this.headDim;
         const into = context.row(row).subarray(first, first + this.headDim);
-        addWeighted(into, weights, cache, shared, slots);
+        addWeighted(into, weights, cache, this.#kvHead(head) * this.headDim, slots);
       }
     }
     return this.output.apply(context);
+  }
+
+  /** The key/value head that a head uses. */
+  #kvHead(head) {
+    return Math.floor((head * this.kvHeads) / this.heads);
   }
 
   /** The weights of one head of a query on its keys. */
   #weights(queries, cache, slots, further, place, probe) {
     const { head, position, keyPositions } = place;
     let query = queries.subarray(head * this.keyDim, (head + 1) * this.keyDim);
-    let offset = Math.floor((head * this.kvHeads) / this.heads) * this.keyDim;
+    const offset = this.#kvHead(head) * this.keyDim;
     const scores = new Float64Array(slots.length);
     if (further === null) {
       this.score.compute(query, cache, offset, slots, scores);
@@ -152,11 +155,11 @@ class MultiHeadBase {
       query = query.slice();
       further.apply(query, this.rotaryFirst, position);
       const rotated = this.#rotateFurther(cache, offset, slots, keyPositions, further);
-      this.score.compute(query, rotated, 0, slots.map((_, i) => i), scores);
+      this.score.compute(query, rotated, 0, range(slots.length), scores);
     }
     const scale = this.position.scoreScale;
     if (scale !== 1) for (let i = 0; i < scores.length; i++) scores[i] *= scale;
-    this.position.addTo(scores, { query, offset: 0, depth: query.length, ...place });
+    this.position.addTo(scores, { query, ...place });
     return probe.normalise(scores, this.normalise, place);
   }
 

@@ -1,7 +1,7 @@
 /* Interventions, as in regard/interventions.py, and the record of attention weights.
 
-   Every row of attention weights passes through a `Probe`, which may change it and keep it. A row's `place` is
-   {parts, layer, head, position, keyPositions}: in a decoder-only model a row has two parts, cross and decoder. */
+   Every row of attention weights passes through a `Probe`, which may change it and keep it. Its `place` is
+   {parts, layer, head, position, keyPositions}: in a decoder-only model its parts are cross and decoder. */
 
 import { UserError } from "./tensor.js";
 
@@ -80,7 +80,7 @@ function forEachKey({ firstKey, endKey }, { keyPositions }, f) {
   }
 }
 
-/** Raises an error for a place that the model, whose `heads` are [layers, heads] by mechanism, does not have. */
+/** Raises an error for a place that the model does not have; `heads`: [layers, heads] by mechanism. */
 export function checkInterventions(interventions, heads, sourceLength) {
   for (const { what, mechanism = "cross", layer, head, step, keys, weights } of interventions) {
     if (!INTERVENTIONS.includes(what)) {

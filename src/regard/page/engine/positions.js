@@ -30,7 +30,7 @@ class Position {
   }
 
   /** Adds to the scores of a query's keys, in place. */
-  addTo(scores, { query, offset, depth, head, position, keyPositions }) {}
+  addTo(scores, { query, head, position, keyPositions }) {}
 }
 
 /** x + [sin(t omega_1), cos(t omega_1), sin(t omega_2), ..] */
@@ -83,7 +83,7 @@ class LearnedPosition extends Position {
 /** What each form adds to a score, given the table's row of the clipped distance j - i. */
 export const RELATIVE_FORMS = {
   bias: (row, { head }) => row[head],
-  query: (row, { query, offset, depth }) => dot(query, offset, row, 0, depth) / Math.sqrt(depth),
+  query: (row, { query }) => dot(query, 0, row, 0, row.length) / Math.sqrt(row.length),
 };
 
 /** Learned per clipped distance: a bias per head (T5), or the query's product with a vector (Shaw) */

@@ -2,11 +2,12 @@
 
 import { SingleHead } from "./attention.js";
 import { buildEmbeddingPosition } from "./positions.js";
-import { Linear, Matrix, addBias, concatenate, multiplyTransposed, relu, sigmoid } from "./tensor.js";
+import { Linear, Matrix, addBias, concatenate, multiplyTransposed } from "./tensor.js";
+import { range, relu, selectColumns, sigmoid } from "./tensor.js";
 
 // --- cells ---------------------------------------------------------------------------------------
 
-/* update(input, hidden, state, next): the next state of one row, from W_i x + b_i, W_h h + b_h and the state. */
+/* update(W_i x + b_i, W_h h + b_h, state, next) writes the next state of one row. */
 
 /** h' = tanh(W_i x + b_i + W_h h + b_h) */
 function updateRnn(input, hidden, state, next) {
@@ -69,7 +70,7 @@ class Cell {
 
   /** The part of a state that the next layer sees: h. */
   output(state) {
-    return this.stateDim === this.hiddenDim ? state : firstColumns(state, this.hiddenDim);
+    return this.stateDim === this.hiddenDim ? state : selectColumns(state, 0, this.hiddenDim);
   }
 
   /** The output at each row of x, read in order from a state of zeros. */
@@ -85,16 +86,10 @@ class Cell {
   }
 }
 
-function firstColumns(matrix, columns) {
-  const result = new Matrix(matrix.rows, columns);
-  for (let row = 0; row < matrix.rows; row++) result.row(row).set(matrix.row(row).subarray(0, columns));
-  return result;
-}
-
 // --- encoder -------------------------------------------------------------------------------------
 
 function reverseRows(matrix) {
-  return matrix.select(Array.from({ length: matrix.rows }, (_, i) => matrix.rows - 1 - i));
+  return matrix.select(range(matrix.rows).reverse());
 }
 
 /** h_t = [fwd(z)_t ; bwd(z)_t] and, for each layer, the last state [h_fwd_T ; h_bwd_1]. */
@@ -103,7 +98,7 @@ class Encoder {
     this.embedding = weights.matrix("embedding.weight");
     const { layers, bidirectional, position } = table.encoder;
     const cells = (name) =>
-      Array.from({ length: layers }, (_, i) => new Cell(weights.under(`${name}.${i}`), table.cell));
+      range(layers).map((layer) => new Cell(weights.under(`${name}.${layer}`), table.cell));
     this.forwards = cells("forwards");
     this.backwards = bidirectional ? cells("backwards") : [];
     const sizes = { dModel: table.embedding_dim };
@@ -111,7 +106,7 @@ class Encoder {
   }
 
   run(ids) {
-    let x = this.position.embed(this.embedding.select(ids), ids.map((_, i) => i));
+    let x = this.position.embed(this.embedding.select(ids), range(ids.length));
     const last = ids.length - 1;
     const lastStates = this.forwards.map((forwards, layer) => {
       const outputs = [forwards.run(x)];
@@ -132,10 +127,10 @@ class Encoder {
 
 /* Each form: (decoder, x, state, probe) -> features, the input of the output layers; it updates the state.
 
-       parallel        d_i = cell(x_i, d_(i-1))               a_i = Attn(d_i, H)             out = [a_i ; d_i]
-       input-feeding   d_i = cell([x_i ; a_(i-1)], d_(i-1))   a_i = Attn(d_i, H)             out = [a_i ; d_i]
-       tutorial        d_i = cell(z_i, d_(i-1))               a_i = Attn([d_(i-1) ; x_i], H) out = d_i
-                       z_i = ReLU(W_c [x_i ; a_i] + b_c)                                                        */
+   parallel        d_i = cell(x_i, d_(i-1))               a_i = Attn(d_i, H)              out = [a_i ; d_i]
+   input-feeding   d_i = cell([x_i ; a_(i-1)], d_(i-1))   a_i = Attn(d_i, H)              out = [a_i ; d_i]
+   tutorial        d_i = cell(z_i, d_(i-1))               a_i = Attn([d_(i-1) ; x_i], H)  out = d_i
+                   z_i = ReLU(W_c [x_i ; a_i] + b_c) */
 
 function stepParallel(decoder, x, state, probe) {
   const hidden = decoder.runCells(x, state);
@@ -168,9 +163,8 @@ export const RECURRENT_ATTENTION = {
 class RecurrentDecoder {
   constructor(weights, table) {
     this.form = DECODERS[table.decoder.kind];
-    this.cells = Array.from(
-      { length: table.decoder.layers },
-      (_, i) => new Cell(weights.under(`cells.${i}`), table.cell),
+    this.cells = range(table.decoder.layers).map(
+      (layer) => new Cell(weights.under(`cells.${layer}`), table.cell),
     );
     const { attention } = table;
     this.attention = RECURRENT_ATTENTION[attention.kind](weights.under("attention"), attention);
@@ -251,9 +245,9 @@ export class Recurrent {
   #bridge(last) {
     const all = relu(this.bridge.apply(last));
     const size = this.decoder.cells[0].stateDim;
-    return this.decoder.cells.map((_, layer) => {
-      return new Matrix(1, size, all.data.slice(layer * size, (layer + 1) * size));
-    });
+    return this.decoder.cells.map(
+      (_, layer) => new Matrix(1, size, all.data.slice(layer * size, (layer + 1) * size)),
+    );
   }
 
   initState({ states, initial }) {

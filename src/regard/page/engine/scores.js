@@ -119,7 +119,7 @@ export const SCORES = {
 
 // --- normalisers ---------------------------------------------------------------------------------
 
-/* Scores to weights, in place. A score of minus infinity gives weight 0, and a query with no other gets zeros. */
+/* Scores to weights, in place. Minus infinity gives weight 0; a query with no other score gets zeros. */
 
 function largest(scores) {
   return scores.reduce((best, score) => (score > best || Number.isNaN(score) ? score : best), -Infinity);

@@ -60,8 +60,8 @@ function constrain(logProbs, step, forced) {
 export function checkFinite(number) {
   if (!Number.isFinite(number)) {
     throw new UserError(
-      "the model's output is not finite (NaN or infinity): its weights are damaged, training diverged, or an " +
-        "intervention leaves no token",
+      "the model's output is not finite (NaN or infinity): its weights are damaged, training diverged, or " +
+        "an intervention leaves no token",
     );
   }
 }
@@ -165,8 +165,8 @@ export function uniformDraws(text) {
 
 /** The `nbest` hypotheses, best first, and the tree of all that were kept.
 
-    At each step all extensions of the live hypotheses are ranked together and the best `size` kept. Those that
-    end with EOS are finished, and ranked by score / length^lengthPenalty. The search is over when no live one
+    At each step all extensions of the live hypotheses are ranked together and the best `size` kept. Those
+    that end with EOS are finished, and ranked by score / length^lengthPenalty. The search is over when no live one
     can still win: score / maxLength^lengthPenalty is an upper bound for every continuation. */
 export function beam(problem, size, nbest, lengthPenalty) {
   const state = problem.initState();
@@ -187,7 +187,8 @@ export function beam(problem, size, nbest, lengthPenalty) {
     const extensions = bestExtensions(live, logProbs, size);
     if (extensions.length === 0) checkFinite(NaN);
     for (const one of extensions) {
-      one.node = nodes.push({ parent: one.parent, step: length - 1, id: one.ids.at(-1), score: one.score }) - 1;
+      const { parent, score } = one;
+      one.node = nodes.push({ parent, step: length - 1, id: one.ids.at(-1), score }) - 1;
     }
     finish(extensions.filter(({ ids }) => ids.at(-1) === EOS));
     live = extensions.filter(({ ids }) => ids.at(-1) !== EOS);

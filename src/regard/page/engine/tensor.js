@@ -29,6 +29,11 @@ export class Matrix {
   }
 }
 
+/** first, first + 1, .., `length` numbers */
+export function range(length, first = 0) {
+  return Array.from({ length }, (_, i) => first + i);
+}
+
 /** The matrices side by side: row i is the concatenation of their rows i. */
 export function concatenate(...matrices) {
   const columns = matrices.reduce((sum, matrix) => sum + matrix.columns, 0);

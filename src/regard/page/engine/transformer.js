@@ -5,7 +5,8 @@
 
 import { CROSS, HEADS, KVCache, normaliseRms } from "./attention.js";
 import { buildEmbeddingPosition } from "./positions.js";
-import { Linear, Matrix, addInPlace, mapInPlace, multiplyTransposed, relu, sigmoid } from "./tensor.js";
+import { Linear, Matrix, addInPlace, mapInPlace, multiplyTransposed } from "./tensor.js";
+import { range, relu, sigmoid } from "./tensor.js";
 
 // --- layers --------------------------------------------------------------------------------------
 
@@ -94,7 +95,7 @@ class Block {
     this.feedForwardNorms = norms("feed_forward_norm");
   }
 
-  /** `cache`: keys and values of the tokens so far, to which those of x are appended; `source`: of the source. */
+  /** `cache`: keys and values of the tokens so far, and then of x; `source`: those of the source. */
   run(x, { positionIds, visible, parts }, cache, source, probe) {
     const place = { parts, layer: this.layer };
     x = this.#sublayer(x, this.mixerNorms, (normed) => {
@@ -117,11 +118,6 @@ class Block {
 }
 
 // --- state ---------------------------------------------------------------------------------------
-
-/** 0, 1, .., length - 1 */
-function range(length, first = 0) {
-  return Array.from({ length }, (_, i) => first + i);
-}
 
 /** The cache of each layer, and the slots and the next position of each hypothesis. */
 class TransformerState {
@@ -173,7 +169,6 @@ class TransformerBase {
     this.table = table;
     const { d_model: dModel } = table;
     this.position = buildEmbeddingPosition(weights.under("position"), table.position, { dModel });
-    this.layers = table.decoder.layers;
     this.headsPerLayer = table.attention.heads;
   }
 
@@ -232,8 +227,8 @@ class Transformer extends TransformerBase {
   }
 
   get heads() {
-    const [encoder, decoder] = [this.encoder, this.decoder].map((blocks) => [blocks.length, this.headsPerLayer]);
-    return { cross: decoder, encoder, decoder };
+    const decoder = [this.decoder.length, this.headsPerLayer];
+    return { cross: decoder, encoder: [this.encoder.length, this.headsPerLayer], decoder };
   }
 
   maxTargetLength(sourceLength) {

@@ -8,7 +8,8 @@ import { NORMALISERS, SCORES } from "./scores.js";
 import { SearchProblem, beam, checkFinite, greedy, logSoftmax, sample, topIds } from "./search.js";
 import { UserError, Weights } from "./tensor.js";
 import { BOS, EOS, TOKENIZERS, TokenizerPair, UNK, isBlank } from "./tokenizer.js";
-import { ATTENTION_MASKS, FEED_FORWARDS, MIXERS, NORMS, NORM_POSITIONS, TRANSFORMERS } from "./transformer.js";
+import { ATTENTION_MASKS, FEED_FORWARDS, MIXERS } from "./transformer.js";
+import { NORMS, NORM_POSITIONS, TRANSFORMERS } from "./transformer.js";
 
 const MODELS = { recurrent: Recurrent, ...TRANSFORMERS };
 
@@ -46,7 +47,8 @@ export class Translator {
     this.search = manifest.search;
     this.isLanguageModel = manifest.language_model;
     this.tokenizers = new TokenizerPair(manifest.tokenizers);
-    this.model = new MODELS[manifest.model.kind](new Weights(manifest.tensors, buffer), manifest.model);
+    const weights = new Weights(manifest.tensors, buffer);
+    this.model = new MODELS[manifest.model.kind](weights, manifest.model);
   }
 
   /** The ids of a text, with its EOS, if this model can read it. */
@@ -68,7 +70,8 @@ export class Translator {
       const unknown = tokenizer.unknownPieces(text).slice(0, 5).map((piece) => `"${piece}"`);
       const known = tokenizer.knownCharacters() || tokenizer.pieces.length;
       throw new UserError(
-        `the text contains ${unknown.join(", ")}, which is not in this model's vocabulary; it knows ${known}`,
+        `the text contains ${unknown.join(", ")}, which is not in this model's vocabulary; ` +
+          `it knows ${known}`,
       );
     }
     return sourceEos ? [...ids, EOS] : ids;
@@ -80,8 +83,8 @@ export class Translator {
     if (limit !== null && targetLength + 1 > limit) {
       const allowed = limit ? `at most ${limit - 1} after that source` : "fewer in the source";
       throw new UserError(
-        `the text is too long for this model's position table: its source has ${sourceLength} tokens and its ` +
-          `target ${targetLength}; the table allows ${allowed}. Shorten it`,
+        `the text is too long for this model's position table: its source has ${sourceLength} tokens and ` +
+          `its target ${targetLength}; the table allows ${allowed}. Shorten it`,
       );
     }
   }
@@ -168,7 +171,7 @@ export class Translator {
     };
   }
 
-  /** {attention, logProbs [target vocab]}: teacher forcing. The decoder's input is BOS, then all but the last. */
+  /** {attention, logProbs [target vocab]}: teacher forcing, from BOS, then all tokens but the last. */
   readAtOnce(source, ids, interventions = []) {
     const lengths = { source: source.length, target: ids.length };
     const shapes = Object.entries(this.model.heads).map(([mechanism, heads]) => {
