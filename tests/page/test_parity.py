@@ -51,13 +51,16 @@ def test_search(engine, both):
         [expected] = greedy(python.model, memory, torch.tensor([limit]))
         assert output["ids"] == expected.ids
         assert output["score"] == pytest.approx(expected.score, abs=1e-3)
-        memory = python.model.encode(*encode(source))
-        result = engine.call("beam", **task, size=4, nbest=3, length_penalty=0.7)
-        [nbest] = beam(python.model, memory, torch.tensor([limit]), 4, 3, 0.7)
-        assert [h["ids"] for h in result["hypotheses"]] == [h.ids for h in nbest]
-        for hypothesis, expected in zip(result["hypotheses"], nbest, strict=True):
-            assert hypothesis["score"] == pytest.approx(expected.score, abs=1e-3)
-            assert hypothesis["normalised"] == pytest.approx(expected.normalised, abs=1e-3)
+        # A penalty above 1 favours long outputs: the first to end is often not the best.
+        for nbest, penalty in ((3, 0.7), (1, 1.5)):
+            memory = python.model.encode(*encode(source))
+            options = {"size": 4, "nbest": nbest, "length_penalty": penalty}
+            result = engine.call("beam", **task, **options)
+            [outputs] = beam(python.model, memory, torch.tensor([limit]), 4, nbest, penalty)
+            assert [h["ids"] for h in result["hypotheses"]] == [h.ids for h in outputs]
+            for hypothesis, expected in zip(result["hypotheses"], outputs, strict=True):
+                assert hypothesis["score"] == pytest.approx(expected.score, abs=1e-3)
+                assert hypothesis["normalised"] == pytest.approx(expected.normalised, abs=1e-3)
 
 
 def test_joint_vocabulary(engine):

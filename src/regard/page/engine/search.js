@@ -166,8 +166,8 @@ export function uniformDraws(text) {
 /** The `nbest` hypotheses, best first, and the tree of all that were kept.
 
     At each step all extensions of the live hypotheses are ranked together and the best `size` kept. Those
-    that end with EOS are finished, and ranked by score / length^lengthPenalty. The search is over when no live one
-    can still win: score / maxLength^lengthPenalty is an upper bound for every continuation. */
+    that end with EOS are finished, and ranked by score / length^lengthPenalty. The search is over when no live
+    one can still win: score / maxLength^lengthPenalty is an upper bound for every continuation. */
 export function beam(problem, size, nbest, lengthPenalty) {
   const state = problem.initState();
   const nodes = [];
