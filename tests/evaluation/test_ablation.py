@@ -26,7 +26,7 @@ from regard.evaluation.ablation import (
 )
 from regard.evaluation.likelihood import Likelihood
 from regard.evaluation.metrics import bleu_lower, score_corpus
-from regard.models.ablate import mask_keys, uniform_attention
+from regard.models.intervene import mask_keys, uniform_attention
 from regard.text.batch import EncodedPairs
 
 LAYERS = {"encoder": {"layers": 3}, "decoder": {"layers": 2}}
@@ -165,9 +165,8 @@ def masked_nats(translator: Translator, pair, choose) -> float:
     with torch.no_grad():
         weights = translator.model.attention_weights(*inputs)["cross"][0].mean((0, 1)).tolist()
         tokens = [choose(row[:-1], len(row) - 1) for row in weights]
-        layers = translator.model.attention_layers()
         memory = translator.model.encode(*inputs[:2])
-        with mask_keys(layers.get("cross") or layers["decoder"], torch.tensor([tokens])):
+        with mask_keys(translator.model, torch.tensor([tokens])):
             features = translator.model.features(memory, batch.target)
         log_probs = translator.model.project(features)[0].log_softmax(-1)
     return -sum(float(log_probs[i, token]) for i, token in enumerate(batch.labels[0].tolist()))

@@ -17,7 +17,7 @@ RECURRENT = "tests/models/test_recurrent.py"
 DECODER_STATE = "tests/models/test_decoder_state.py"
 EVICTION = "tests/models/test_eviction.py"
 CACHE_BYTES = "tests/models/test_cache_bytes.py"
-ABLATE = "tests/models/test_ablate.py"
+INTERVENE = "tests/models/test_intervene.py"
 STATE_SPACE = "tests/models/test_state_space.py"
 BEAM = "tests/search/test_beam.py"
 GREEDY = "tests/search/test_greedy.py"
@@ -215,11 +215,11 @@ BREAKS: list[Break] = [
     ),
     *in_file(
         "attention/heads.py",
-        ABLATE,
+        INTERVENE,
         breaks={
             "heads: the normaliser sees the heads of a group as one": (
-                "fold_groups(self.normalise(unfold_groups(folded, heads)), kv_heads)",
-                "self.normalise(folded)",
+                "fold_groups(normaliser(unfold_groups(folded, heads)), kv_heads)",
+                "normaliser(folded)",
             ),
         },
     ),
