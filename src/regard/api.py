@@ -21,8 +21,7 @@ from regard.config import Config, DatasetData
 from regard.devices import resolve_device
 from regard.errors import NotFiniteError, UserError
 from regard.intervention_checks import check_model, check_text
-from regard.interventions import Base as Intervention
-from regard.interventions import parse
+from regard.interventions import Intervention, parse
 from regard.lines import windows
 from regard.models import weights
 from regard.models.batching import batch_rows

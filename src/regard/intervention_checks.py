@@ -3,21 +3,21 @@
 from collections.abc import Iterable, Mapping
 
 from regard.errors import UserError, join_names, suggest
-from regard.interventions import Base, Force, Mask, Place, SetWeights
+from regard.interventions import Force, Intervention, Mask, Mechanism, Place, SetWeights
 from regard.search import Constrain, force_tokens
 from regard.text.vocabulary import BOS, EOS, PAD, Tokenizer
 
 
-def check_model(interventions: Iterable[Base], heads: Mapping[str, tuple[int, int]]) -> None:
+def check_model(
+    interventions: Iterable[Intervention], heads: Mapping[Mechanism, tuple[int, int]]
+) -> None:
     """Raise an error for a mechanism, layer or head that the model lacks; it has `heads`: (layers, heads)."""
     for one in interventions:
         if not isinstance(one, Place):
             continue
         if one.mechanism not in heads:
             has = f"it has {join_names(heads)}" if heads else "it has no attention at all"
-            raise UserError(
-                f'{name_of(one)}: this model has no "{one.mechanism}" attention; {has}'
-            )
+            raise UserError(f'{name_of(one)}: this model has no "{one.mechanism}" attention; {has}')
         counts = dict(zip(("layer", "head"), heads[one.mechanism], strict=True))
         for noun, count in counts.items():
             index = getattr(one, noun)
@@ -27,7 +27,12 @@ def check_model(interventions: Iterable[Base], heads: Mapping[str, tuple[int, in
 
 
 def check_text(
-    interventions: Iterable[Base], text: str, source: int, target: int, *, given: bool = False
+    interventions: Iterable[Intervention],
+    text: str,
+    source: int,
+    target: int,
+    *,
+    given: bool = False,
 ) -> None:
     """Raise an error for a step or key outside a text: `source` tokens, and a target of `target` at most.
 
@@ -42,7 +47,9 @@ def check_text(
         of_source = f"the source of {text}"
         of_target = f"the target of {text}" if given else f"the longest output for {text}"
         queries = (
-            (source, of_source) if getattr(one, "mechanism", "") == "encoder" else (target, of_target)
+            (source, of_source)
+            if getattr(one, "mechanism", "") == "encoder"
+            else (target, of_target)
         )
         step = getattr(one, "step", None)
         if step is not None and step >= queries[0]:
@@ -51,7 +58,7 @@ def check_text(
 
 
 def check_keys(
-    one: Base, step: int | None, target: tuple[int, str], source: tuple[int, str]
+    one: Intervention, step: int | None, target: tuple[int, str], source: tuple[int, str]
 ) -> None:
     """Raise an error for a key outside the source or, in the decoder, outside its input so far."""
     if not isinstance(one, Mask | SetWeights):
@@ -64,7 +71,9 @@ def check_keys(
             raise UserError(f"{name_of(one)}: {outside('key', key, count, where)}")
 
 
-def constrain_output(interventions: Iterable[Base], tokenizer: Tokenizer) -> Constrain | None:
+def constrain_output(
+    interventions: Iterable[Intervention], tokenizer: Tokenizer
+) -> Constrain | None:
     """The constraint of all forced tokens; None: there are none."""
     forced: dict[int, list[int]] = {}
     for one in interventions:
@@ -92,7 +101,7 @@ def find_token(one: Force, tokenizer: Tokenizer) -> list[int]:
     return ids
 
 
-def name_of(one: Base) -> str:
+def name_of(one: Intervention) -> str:
     return type(one).__name__
 
 

@@ -8,8 +8,8 @@
 Everything counts from 0, as in `Translation.attention[mechanism][layer, head, query, key]`. A place that is
 not given means all of them: `layer=None` is every layer, `step=None` every step.
 
-Masks act on scores, before normalisation; then the other interventions on weights, in the order of the list, so that
-the last one counts.
+Masks act on scores, before normalisation; then the other interventions act on weights, in the order of the
+list, so that the last one counts.
 """
 
 from collections.abc import Iterable, Mapping
@@ -91,7 +91,7 @@ class Ablate(Place):
 
 
 Intervention = Annotated[Force | Mask | SetWeights | Ablate, Field(discriminator="what")]
-KINDS: dict[str, type[Base]] = {
+KINDS: dict[str, type[Intervention]] = {
     "force": Force,
     "mask": Mask,
     "weights": SetWeights,
@@ -99,14 +99,14 @@ KINDS: dict[str, type[Base]] = {
 }
 
 
-def parse(interventions: Iterable[Any]) -> tuple[Any, ...]:
+def parse(interventions: Iterable[Any]) -> tuple[Intervention, ...]:
     """Interventions, each given as an object or as a dict: {"what": "mask", "keys": [3]}."""
     if isinstance(interventions, Base | Mapping | str):
         raise UserError(f"interventions are a list, as in [Mask(keys=[3])]: got {interventions!r}")
     return tuple(map(parse_one, interventions))
 
 
-def parse_one(given: Any) -> Base:
+def parse_one(given: Any) -> Intervention:
     if isinstance(given, tuple(KINDS.values())):
         return given
     if not isinstance(given, Mapping):

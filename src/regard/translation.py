@@ -7,8 +7,8 @@ from jaxtyping import Float
 from torch import Tensor
 
 from regard.errors import UserError
+from regard.interventions import Intervention
 from regard.models import Memory, Model
-from regard.interventions import Base as Intervention
 from regard.search import Constrain, Hypothesis, sample
 
 Attention = dict[str, Float[Tensor, "layer head query key"]]

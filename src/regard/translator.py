@@ -14,8 +14,7 @@ from regard.config import Config
 from regard.devices import resolve_device
 from regard.errors import NotFiniteError, UserError, join_names, suggest
 from regard.intervention_checks import check_model, check_text, constrain_output
-from regard.interventions import Base as Intervention
-from regard.interventions import parse
+from regard.interventions import Intervention, parse
 from regard.models import Model, build, llama, weights
 from regard.models.batching import batch_rows
 from regard.models.intervene import count_heads, intervene
@@ -200,7 +199,7 @@ class Translator:
     ) -> list[list[Hypothesis]]:
         """The `nbest` outputs for each source, best first, independent of the batching.
 
-        `numbers` seed the samples of each source: 0, 1, ... by default. `constrain`: which tokens are allowed.
+        `numbers` seed the samples of each source: 0, 1, ... by default. `constrain`: the tokens allowed.
         """
         Decoding(beam_size, nbest, sampling)  # raises an error if they do not go together
         numbers = range(len(encoded)) if numbers is None else numbers

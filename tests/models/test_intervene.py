@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from regard.attention import NORMALISERS, MultiHead, Position, SingleHead
-from regard.attention.scores import Dummy, Mean
+from regard.attention.scores import Mean
 from regard.interventions import MECHANISMS, Ablate, Force, Mask, SetWeights
 from regard.models.intervene import (
     NO_KEY,

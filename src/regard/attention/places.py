@@ -1,7 +1,7 @@
 """Which tokens the rows and columns of attention weights are, for a normaliser that depends on it.
 
-A plain normaliser sees only scores. One that changes the weights of a certain token (an intervention) also needs
-to know where they are: with a KV cache, a beam, a window or padding, the index of a key is not its position.
+A plain normaliser sees only scores. One that changes the weights of a certain token (an intervention) must
+also know where they are: with a KV cache, a beam or a window, the index of a key is not its position.
 """
 
 from dataclasses import dataclass

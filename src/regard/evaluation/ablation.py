@@ -148,9 +148,9 @@ def compare_losses(before: Sequence[Likelihood], after: Sequence[Likelihood]) ->
 
 def head_ablations(model: Model) -> Iterator[Ablation]:
     """Every head of every layer, ablated: in a decoder-only model for source and target tokens."""
-    counts = count_heads(model)
+    counts: dict[Any, tuple[int, int]] = {**count_heads(model)}
     for mechanism, layers in model.attention_layers().items():
-        ablated: Sequence[Any] = MECHANISMS if model.is_decoder_only else (mechanism,)
+        ablated: Any = MECHANISMS if model.is_decoder_only else (mechanism,)
         for layer, head in product(range(len(layers)), range(counts[mechanism][1])):
             row = {"mechanism": mechanism, "layer": layer + 1, "head": head + 1}
             interventions = [Ablate(mechanism=one, layer=layer, head=head) for one in ablated]

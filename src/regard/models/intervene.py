@@ -1,12 +1,12 @@
 """Interventions on attention: chosen rows of weights are changed where a layer computes them.
 
     with intervene(model, [Mask(keys=(3,))]): ...   # as `regard.interventions` describes them
-    with mask_keys(model, keys): ...                # e_i = -inf at one source key for each target token of a batch
+    with mask_keys(model, keys): ...                # e_i = -inf at a source key for each target token
     with uniform_attention(layers): ...             # alpha_i = 1 / n over the n keys that are not masked
 
-Each changes only how a layer's scores become weights, and restores the layer on exit. A changed layer knows
-which tokens its queries and keys are (`Places`), so it does not matter whether a target is read at once or step by
-step, nor how many hypotheses, windows or padding there are.
+Each changes only how a layer's scores become weights, and restores the layer on exit. A layer says which
+tokens its queries and keys are (`Places`), so it does not matter whether a target is read at once or step by
+step, by one hypothesis or by several, with a window or without.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -95,9 +95,9 @@ def uniform_attention(layers: Iterable[AttentionLayer]) -> Iterator[None]:
 
 @contextmanager
 def mask_keys(model: Model, keys: Int[Tensor, "batch target"]) -> Iterator[None]:
-    """Target token t may not attend to source token keys[:, t] (`NO_KEY`: it may attend to all), in any layer.
+    """Target token t may not attend to source token keys[:, t] (`NO_KEY`: it may attend to all).
 
-    A `Mask` for each row of a batch, in the batch's order.
+    A `Mask` in all layers, which differs between the rows of a batch.
     """
 
     def change(scores: Scores, normalise: Normaliser, places: Places) -> Weights:
@@ -185,7 +185,7 @@ def change_weights(
 ) -> Weights:
     """Masks before normalisation; then the other interventions, in their order."""
     heads = scores.shape[1]
-    mechanisms = {one.mechanism for one in interventions}
+    mechanisms: set[Mechanism] = {one.mechanism for one in interventions}
     located_in = {name: locate(places, name, is_decoder_only) for name in mechanisms}
     located = [(one, located_in[one.mechanism]) for one in interventions]
     for one, part in located:
@@ -207,8 +207,9 @@ def change_weights(
 
 
 @torch.inference_mode()
-def count_heads(model: Model) -> dict[str, tuple[int, int]]:
+def count_heads(model: Model) -> dict[Mechanism, tuple[int, int]]:
     """(layers, heads) of each mechanism that the model has."""
     token = torch.full((1, 1), EOS, device=next(model.parameters()).device)
     weights = model.attention_weights(token, torch.ones_like(token, dtype=torch.bool), token)
-    return {name: (w.shape[1], w.shape[2]) for name, w in weights.items()}
+    shapes = {name: weights[name].shape for name in MECHANISMS if name in weights}
+    return {name: (shape[1], shape[2]) for name, shape in shapes.items()}

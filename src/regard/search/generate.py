@@ -28,7 +28,7 @@ def generate(
     check_every: int | None = None,
     constrain: Constrain | None = None,
 ) -> list[Hypothesis]:
-    """Generate all rows in parallel; `choose` selects the next token of each, among those that `constrain` allows.
+    """Generate all rows in parallel; `choose` selects the next token of each, if `constrain` allows it.
 
     A row that has produced EOS or reached its maximum length produces no more. Such rows are removed
     from the batch every `check_every` steps (on a GPU not at every step, since the check synchronises),
