@@ -122,7 +122,9 @@ def test_forced_tokens_are_in_every_output(model, decoding):
     for text, out in zip(TEXTS, free, strict=True):
         own = [Force(step=step, token=token) for step, token in enumerate(out.target)]
         index = TEXTS.index(text)
-        texts = TEXTS[: index + 1] if "sample" in decoding else [text]  # a sample depends on its number
+        texts = (
+            TEXTS[: index + 1] if "sample" in decoding else [text]
+        )  # a sample depends on its number
         limits = [model.max_output_length(len(o.source)) for o in free[: index + 1]]
         if min(limits) >= len(own):
             assert_same(model.translate(texts, interventions=own, **decoding)[-1], out)
@@ -214,7 +216,7 @@ def test_a_text_that_is_too_short_is_named(transformer):
         (lambda: Mask(keys=(1,), mechanism="crss"), 'got "crss"; .* Did you mean "cross"'),
         (lambda: SetWeights(weights={1: -2.0}), r"weights.1: got -2.0; it should be greater"),
         (lambda: Force(token="a"), "Force: step: required, and missing"),
-        (lambda: parse([{"what": "maks"}]), 'what: got \'maks\'; .* Did you mean "mask"'),
+        (lambda: parse([{"what": "maks"}]), "what: got 'maks'; .* Did you mean \"mask\""),
         (lambda: parse([3]), "an intervention is Force, Mask, SetWeights, Ablate, or a dict"),
         (lambda: parse(Mask(keys=(1,))), r"interventions are a list, as in \[Mask"),
         (lambda: parse({"what": "mask"}), "interventions are a list"),

@@ -113,6 +113,26 @@ def test_head_ablation_equals_zeroing_its_output_columns(make, pairs, monkeypatc
         assert row["bleu_lower_change"] == pytest.approx(change)
 
 
+def test_head_ablation_equals_weights_of_zero_to_the_last_bit(attentive: Translator, pairs) -> None:
+    """The reference patches the normaliser itself, for every query that a layer has."""
+    report = ablate(attentive, pairs, "heads")
+    encoded = EncodedPairs.from_pairs(pairs, attentive.tokenizers)
+    for row in report["rows"]:
+        layer = attentive.model.attention_layers()[row["mechanism"]][row["layer"] - 1]
+        normalise, head = layer.normalise, row["head"] - 1
+
+        def without_head(scores, normalise=normalise, head=head):
+            weights = normalise(scores)
+            weights.view(len(weights), -1, *weights.shape[-2:])[:, head] = 0
+            return weights
+
+        layer.normalise = without_head
+        after = likelihoods(attentive.model, encoded)
+        layer.normalise = normalise
+        expected = compare_losses(likelihoods(attentive.model, encoded), after)
+        assert {name: row[name] for name in expected} == expected
+
+
 def test_bleu_lower_is_that_of_score_corpus(pairs) -> None:
     outputs, references = [source for source, _ in pairs], [target for _, target in pairs]
     assert bleu_lower(outputs, references) == score_corpus(outputs, references)["bleu_lower"] > 0
