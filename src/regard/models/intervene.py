@@ -211,5 +211,8 @@ def count_heads(model: Model) -> dict[Mechanism, tuple[int, int]]:
     """(layers, heads) of each mechanism that the model has."""
     token = torch.full((1, 1), EOS, device=next(model.parameters()).device)
     weights = model.attention_weights(token, torch.ones_like(token, dtype=torch.bool), token)
-    shapes = [(name, weights[name].shape) for name in MECHANISMS if weights.get(name) is not None]
-    return {name: (shape[1], shape[2]) for name, shape in shapes}
+    counts: dict[Mechanism, tuple[int, int]] = {}
+    for name in MECHANISMS:
+        if name in weights:
+            counts[name] = weights[name].shape[1], weights[name].shape[2]
+    return counts
