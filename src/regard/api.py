@@ -8,7 +8,7 @@ model.encode(texts)         model.evaluate(pairs)    model.to("cuda")         mo
 import json
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -20,9 +20,12 @@ from regard import files, models, presets, translator
 from regard.config import Config, DatasetData
 from regard.devices import resolve_device
 from regard.errors import NotFiniteError, UserError
+from regard.intervention_checks import check_model, check_text
+from regard.interventions import Intervention, parse
 from regard.lines import windows
 from regard.models import weights
 from regard.models.batching import batch_rows
+from regard.models.intervene import count_heads, intervene
 from regard.search import Hypothesis, ScoredPair, token_log_probs
 from regard.text import corpus
 from regard.text.batch import EncodedPairs
@@ -78,13 +81,15 @@ class Translator(translator.Translator):
         sample: Sampling | None = None,
         attention: bool = False,
         batch_tokens: int | None = None,
+        interventions: Iterable[Intervention | Mapping[str, Any]] = (),
     ) -> Iterator[Translation]:
         """`translate`, lazily: reads a window of texts at a time and yields their translations in order.
 
         So a file of any size needs the memory of a window. The outputs are those of `translate`.
         """
-        decoding = Decoding(beam, nbest, sample, attention, batch_tokens)
+        decoding = Decoding(beam, nbest, sample, attention, batch_tokens, parse(interventions))
         check_texts(texts, "stream")
+        self._check_interventions(decoding.interventions)
         return self._stream(texts, decoding)
 
     def _stream(self, texts: Iterable[str], decoding: Decoding) -> Iterator[Translation]:
@@ -102,20 +107,22 @@ class Translator(translator.Translator):
         *,
         attention: bool = False,
         batch_tokens: int | None = None,
+        interventions: Iterable[Intervention | Mapping[str, Any]] = (),
     ) -> list[ScoredPair]:
         """Score given (source, target) pairs: the log-probability of each target token, EOS included.
 
         The scores of a test set sum to minus its loss in `evaluate`; an output of `translate` has its own
-        `score`. A language model takes ("", text).
+        `score`. A language model takes ("", text). `interventions` change the model for these pairs.
         """
         encoded = self.encode_pairs(pairs, "score")
-        log_probs = self._log_probs(encoded, batch_tokens)
         outputs = [
             (row, Hypothesis([*ids, EOS], 0.0, 0.0)) for row, ids in enumerate(encoded.target)
         ]
         all_weights: Sequence[Attention | None] = [None] * len(encoded)
-        if attention:
-            all_weights = self.attention_weights(encoded, outputs, batch_tokens)
+        with self._intervene(encoded, interventions):
+            log_probs = self._log_probs(encoded, batch_tokens)
+            if attention:
+                all_weights = self.attention_weights(encoded, outputs, batch_tokens)
         return [
             ScoredPair(
                 self.tokenizers.source.ids_to_tokens(encoded.source[row]),
@@ -127,21 +134,37 @@ class Translator(translator.Translator):
         ]
 
     def explain(
-        self, pairs: Iterable[tuple[str, str]], *, batch_tokens: int | None = None
+        self,
+        pairs: Iterable[tuple[str, str]],
+        *,
+        batch_tokens: int | None = None,
+        interventions: Iterable[Intervention | Mapping[str, Any]] = (),
     ) -> list[Translation]:
         """The attention weights and the score of given translations: (source, target) pairs.
 
         As `translate` returns them, with the given target as the output.
         """
         encoded = self.encode_pairs(pairs, "explain")
-        scores = [math.fsum(values) for values in self._log_probs(encoded, batch_tokens)]
         penalty = self.config.search.length_penalty
-        hypotheses = [
-            Hypothesis([*ids, EOS], score, score / (len(ids) + 1) ** penalty)
-            for ids, score in zip(encoded.target, scores, strict=True)
-        ]
         decoding = Decoding(attention=True, batch_tokens=batch_tokens)
-        return self._translations(encoded, list(enumerate(hypotheses)), decoding)
+        with self._intervene(encoded, interventions):
+            scores = [math.fsum(values) for values in self._log_probs(encoded, batch_tokens)]
+            hypotheses = [
+                Hypothesis([*ids, EOS], score, score / (len(ids) + 1) ** penalty)
+                for ids, score in zip(encoded.target, scores, strict=True)
+            ]
+            return self._translations(encoded, list(enumerate(hypotheses)), decoding)
+
+    def _intervene(
+        self, encoded: EncodedPairs, interventions: Iterable[Intervention | Mapping[str, Any]]
+    ) -> AbstractContextManager[None]:
+        """The model with interventions on given pairs, if they fit."""
+        parsed = parse(interventions)
+        if parsed:
+            check_model(parsed, count_heads(self.model))
+        for number, (target, source) in enumerate(encoded.lengths(), start=1):
+            check_text(parsed, f"text {number}", source, target + 1, given=True)
+        return intervene(self.model, parsed)
 
     def _log_probs(self, encoded: EncodedPairs, batch_tokens: int | None) -> list[list[float]]:
         log_probs = token_log_probs(self.model, encoded, batch_tokens)

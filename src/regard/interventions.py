@@ -7,32 +7,53 @@
 
 Everything counts from 0, as in `Translation.attention[mechanism][layer, head, query, key]`. A place that is
 not given means all of them: `layer=None` is every layer, `step=None` every step.
+
+Masks act on scores, before normalisation; then the other interventions act on weights, in the order of the
+list, so that the last one counts.
 """
 
-from typing import Annotated, Literal
+from collections.abc import Iterable, Mapping
+from typing import Annotated, Any, Literal, get_args
 
-from pydantic import Field
+from pydantic import Field, ValidationError
 
 from regard.config.table import Table
+from regard.errors import UserError, join_names, suggest
+from regard.presets.errors import describe_error
 
 Index = Annotated[int, Field(ge=0)]
 Mechanism = Literal["cross", "encoder", "decoder"]
+MECHANISMS: tuple[Mechanism, ...] = get_args(Mechanism)
 
 
-class Force(Table):
+class Base(Table):
+    """An intervention; a wrong value is a `UserError`."""
+
+    def __init__(self, **values: Any) -> None:
+        try:
+            super().__init__(**values)
+        except ValidationError as error:
+            # A misspelled key first: it is why another is missing.
+            first, *_ = sorted(error.errors(), key=lambda one: one["type"] != "extra_forbidden")
+            kind = type(self)
+            raise UserError(f"{kind.__name__}: {describe_error(first, kind)}") from None
+
+
+class Force(Base):
     """The output has this token at this step, whatever its probability; the model goes on from there.
 
-    In beam search and sampling every hypothesis has it.
+    In beam search and sampling every hypothesis has it. So no output ends before.
     """
 
     what: Literal["force"] = "force"
     step: Index
     """The output token to replace, from 0."""
     token: str
-    """A token as in `Translation.target`."""
+    """A token as in `Translation.target`. If several look alike, any of them: greedy search takes the most
+    probable."""
 
 
-class Place(Table):
+class Place(Base):
     """Where in a model: rows of attention weights."""
 
     mechanism: Mechanism = "cross"
@@ -53,7 +74,10 @@ class Mask(Place):
 
 
 class SetWeights(Place):
-    """A row of weights is these, and 0 elsewhere, instead of the normalised scores."""
+    """A row of weights is these, and 0 elsewhere, instead of the normalised scores.
+
+    A key that the query cannot attend to (a later token, or one outside a window) gets none.
+    """
 
     what: Literal["weights"] = "weights"
     weights: dict[Index, Annotated[float, Field(ge=0)]] = Field(min_length=1)
@@ -67,3 +91,31 @@ class Ablate(Place):
 
 
 Intervention = Annotated[Force | Mask | SetWeights | Ablate, Field(discriminator="what")]
+KINDS: dict[str, type[Intervention]] = {
+    "force": Force,
+    "mask": Mask,
+    "weights": SetWeights,
+    "ablate": Ablate,
+}
+
+
+def parse(interventions: Iterable[Any]) -> tuple[Intervention, ...]:
+    """Interventions, each given as an object or as a dict: {"what": "mask", "keys": [3]}."""
+    if isinstance(interventions, Base | Mapping | str):
+        raise UserError(f"interventions are a list, as in [Mask(keys=[3])]: got {interventions!r}")
+    return tuple(map(parse_one, interventions))
+
+
+def parse_one(given: Any) -> Intervention:
+    if isinstance(given, tuple(KINDS.values())):
+        return given
+    if not isinstance(given, Mapping):
+        raise UserError(
+            f"an intervention is {join_names(kind.__name__ for kind in KINDS.values())}, or a dict such as "
+            f'{{"what": "mask", "keys": [3]}}: got {given!r}'
+        )
+    what = given.get("what")
+    if what not in KINDS:
+        hint = suggest(str(what), KINDS)
+        raise UserError(f"what: got {what!r}; choose {join_names(KINDS)}.{hint}")
+    return KINDS[what](**{str(name): value for name, value in given.items()})

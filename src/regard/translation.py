@@ -7,8 +7,9 @@ from jaxtyping import Float
 from torch import Tensor
 
 from regard.errors import UserError
+from regard.interventions import Intervention
 from regard.models import Memory, Model
-from regard.search import Hypothesis, sample
+from regard.search import Constrain, Hypothesis, sample
 
 Attention = dict[str, Float[Tensor, "layer head query key"]]
 
@@ -65,7 +66,13 @@ class Sampling:
             raise UserError(f"top-p must be above 0 and at most 1, not {self.top_p:g}")
 
     def sample(
-        self, model: Model, memory: Memory, max_lengths: Tensor, rows: list[int], count: int
+        self,
+        model: Model,
+        memory: Memory,
+        max_lengths: Tensor,
+        rows: list[int],
+        count: int,
+        constrain: Constrain | None = None,
     ) -> list[list[Hypothesis]]:
         """`count` samples for each row, most probable first; each sample has its own seed."""
         samples = [
@@ -77,6 +84,7 @@ class Sampling:
                 self.temperature,
                 self.top_k,
                 self.top_p,
+                constrain=constrain,
             )
             for number in range(count)
         ]
@@ -94,6 +102,8 @@ class Decoding:
     """Whether to compute attention weights, in one more forward pass over each output."""
     batch_tokens: int | None = None
     """Maximum number of tokens in a batch; the default depends on the device."""
+    interventions: tuple[Intervention, ...] = ()
+    """Changes to the model: see `regard.interventions`."""
 
     def __post_init__(self) -> None:
         given = (self.beam, self.nbest)

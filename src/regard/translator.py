@@ -1,6 +1,6 @@
 """The whole path in one file: text -> ids -> memory -> search -> text, with attention weights."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from itertools import islice
 from pathlib import Path
@@ -13,9 +13,12 @@ from regard import files, models, presets, shipped
 from regard.config import Config
 from regard.devices import resolve_device
 from regard.errors import NotFiniteError, UserError, join_names, suggest
+from regard.intervention_checks import check_model, check_text, constrain_output
+from regard.interventions import Intervention, parse
 from regard.models import Model, build, llama, weights
 from regard.models.batching import batch_rows
-from regard.search import Hypothesis, beam, greedy
+from regard.models.intervene import count_heads, intervene
+from regard.search import Constrain, Hypothesis, beam, greedy
 from regard.text import hub
 from regard.text.batch import EncodedPairs, pad
 from regard.text.tokenizer import BOS, EOS, UNK, TokenizerPair
@@ -56,16 +59,22 @@ class Translator:
         sample: Sampling | None = None,
         attention: bool = True,
         batch_tokens: int | None = None,
+        interventions: Iterable[Intervention | Mapping[str, Any]] = (),
     ) -> list[Translation]:
         """Translate each text with greedy search, beam search or sampling.
 
         `attention` costs one more forward pass over each output. `batch_tokens`: maximum number of tokens
-        in a batch; the default depends on the device.
+        in a batch; the default depends on the device. `interventions` change the model for these texts (see
+        `regard.interventions`).
         """
-        decoding = Decoding(beam, nbest, sample, attention, batch_tokens)
+        decoding = Decoding(beam, nbest, sample, attention, batch_tokens, parse(interventions))
         if isinstance(texts, str):
             raise UserError("translate takes a list of texts: write translate([text])")
-        sources = [self.encode_source(text, f"text {n}") for n, text in enumerate(texts, start=1)]
+        self._check_interventions(decoding.interventions)
+        sources = [
+            self._encode_checked(text, f"text {n}", decoding.interventions)
+            for n, text in enumerate(texts, start=1)
+        ]
         return self._translate(sources, range(len(sources)), decoding)
 
     def try_translate(
@@ -75,8 +84,12 @@ class Translator:
 
         `first_number` is the number of the first text, as a seed of its samples and, after `noun`, in errors.
         """
+        self._check_interventions(decoding.interventions)
         names = (f"{noun} {first_number + row}" for row in range(len(texts)))
-        sources = [self._try_encode(text, name) for text, name in zip(texts, names, strict=True)]
+        sources = [
+            self._try_encode(text, name, decoding.interventions)
+            for text, name in zip(texts, names, strict=True)
+        ]
         encoded = {row: ids for row, ids in enumerate(sources) if not isinstance(ids, UserError)}
         numbers = [first_number - 1 + row for row in encoded]
         outputs = self._translate(list(encoded.values()), numbers, decoding)
@@ -86,11 +99,25 @@ class Translator:
             for row, source in enumerate(sources)
         ]
 
-    def _try_encode(self, text: str, name: str) -> list[int] | UserError:
+    def _try_encode(
+        self, text: str, name: str, interventions: Sequence[Intervention]
+    ) -> list[int] | UserError:
         try:
-            return self.encode_source(text, name)
+            return self._encode_checked(text, name, interventions)
         except UserError as error:
             return error
+
+    def _encode_checked(
+        self, text: str, name: str, interventions: Sequence[Intervention]
+    ) -> list[int]:
+        ids = self.encode_source(text, name)
+        check_text(interventions, name, len(ids), self.max_output_length(len(ids)))
+        return ids
+
+    def _check_interventions(self, interventions: Sequence[Intervention]) -> None:
+        if interventions:
+            check_model(interventions, count_heads(self.model))
+            constrain_output(interventions, self.tokenizers.target)
 
     def _translate(
         self, sources: list[list[int]], numbers: Sequence[int], decoding: Decoding
@@ -98,9 +125,13 @@ class Translator:
         """The translations of encoded sources; `numbers` seed their samples."""
         encoded = EncodedPairs(sources, [[] for _ in sources])
         options = (decoding.beam, decoding.nbest, decoding.sample, decoding.batch_tokens)
-        nbest_lists = self.search(encoded, *options, numbers)
-        outputs = [(row, hypothesis) for row, best in enumerate(nbest_lists) for hypothesis in best]
-        translations = iter(self._translations(encoded, outputs, decoding))
+        constrain = constrain_output(decoding.interventions, self.tokenizers.target)
+        with intervene(self.model, decoding.interventions):
+            nbest_lists = self.search(encoded, *options, numbers, constrain)
+            outputs = [
+                (row, hypothesis) for row, best in enumerate(nbest_lists) for hypothesis in best
+            ]
+            translations = iter(self._translations(encoded, outputs, decoding))
         ranked = [list(islice(translations, len(best))) for best in nbest_lists]
         return [replace(best[0], alternatives=best[1:]) for best in ranked]
 
@@ -164,10 +195,11 @@ class Translator:
         sampling: Sampling | None = None,
         batch_tokens: int | None = None,
         numbers: Sequence[int] | None = None,
+        constrain: Constrain | None = None,
     ) -> list[list[Hypothesis]]:
         """The `nbest` outputs for each source, best first, independent of the batching.
 
-        `numbers` seed the samples of each source: 0, 1, ... by default.
+        `numbers` seed the samples of each source: 0, 1, ... by default. `constrain`: the tokens allowed.
         """
         Decoding(beam_size, nbest, sampling)  # raises an error if they do not go together
         numbers = range(len(encoded)) if numbers is None else numbers
@@ -184,12 +216,15 @@ class Translator:
                 memory = self.model.encode(source, mask)
                 if sampling is not None:
                     seeds = [numbers[row] for row in rows]
-                    outputs = sampling.sample(self.model, memory, max_lengths, seeds, nbest)
+                    outputs = sampling.sample(
+                        self.model, memory, max_lengths, seeds, nbest, constrain
+                    )
                 elif beam_size == 1:
-                    outputs = [[output] for output in greedy(self.model, memory, max_lengths)]
+                    found = greedy(self.model, memory, max_lengths, constrain=constrain)
+                    outputs = [[output] for output in found]
                 else:
                     options = (beam_size, nbest, length_penalty)
-                    outputs = beam(self.model, memory, max_lengths, *options)
+                    outputs = beam(self.model, memory, max_lengths, *options, constrain=constrain)
                 results.update(zip(rows, outputs, strict=True))
         return [results[row] for row in range(len(encoded))]
 

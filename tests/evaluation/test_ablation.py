@@ -26,7 +26,7 @@ from regard.evaluation.ablation import (
 )
 from regard.evaluation.likelihood import Likelihood
 from regard.evaluation.metrics import bleu_lower, score_corpus
-from regard.models.ablate import mask_keys, uniform_attention
+from regard.models.intervene import mask_keys, uniform_attention
 from regard.text.batch import EncodedPairs
 
 LAYERS = {"encoder": {"layers": 3}, "decoder": {"layers": 2}}
@@ -113,6 +113,26 @@ def test_head_ablation_equals_zeroing_its_output_columns(make, pairs, monkeypatc
         assert row["bleu_lower_change"] == pytest.approx(change)
 
 
+def test_head_ablation_equals_weights_of_zero_to_the_last_bit(attentive: Translator, pairs) -> None:
+    """The reference patches the normaliser itself, for every query that a layer has."""
+    report = ablate(attentive, pairs, "heads")
+    encoded = EncodedPairs.from_pairs(pairs, attentive.tokenizers)
+    for row in report["rows"]:
+        layer = attentive.model.attention_layers()[row["mechanism"]][row["layer"] - 1]
+        normalise, head = layer.normalise, row["head"] - 1
+
+        def without_head(scores, normalise=normalise, head=head):
+            weights = normalise(scores)
+            weights.view(len(weights), -1, *weights.shape[-2:])[:, head] = 0
+            return weights
+
+        layer.normalise = without_head
+        after = likelihoods(attentive.model, encoded)
+        layer.normalise = normalise
+        expected = compare_losses(likelihoods(attentive.model, encoded), after)
+        assert {name: row[name] for name in expected} == expected
+
+
 def test_bleu_lower_is_that_of_score_corpus(pairs) -> None:
     outputs, references = [source for source, _ in pairs], [target for _, target in pairs]
     assert bleu_lower(outputs, references) == score_corpus(outputs, references)["bleu_lower"] > 0
@@ -165,9 +185,8 @@ def masked_nats(translator: Translator, pair, choose) -> float:
     with torch.no_grad():
         weights = translator.model.attention_weights(*inputs)["cross"][0].mean((0, 1)).tolist()
         tokens = [choose(row[:-1], len(row) - 1) for row in weights]
-        layers = translator.model.attention_layers()
         memory = translator.model.encode(*inputs[:2])
-        with mask_keys(layers.get("cross") or layers["decoder"], torch.tensor([tokens])):
+        with mask_keys(translator.model, torch.tensor([tokens])):
             features = translator.model.features(memory, batch.target)
         log_probs = translator.model.project(features)[0].log_softmax(-1)
     return -sum(float(log_probs[i, token]) for i, token in enumerate(batch.labels[0].tolist()))

@@ -5,7 +5,7 @@ import copy
 import pytest
 import torch
 
-from regard.models.ablate import patch_normaliser
+from regard.models.intervene import patch_normalisers
 
 SOURCE, TARGET = 11, 17
 DECODER_ONLY = ("decoder-only", "pretrained-gpt2", "pretrained-llama")
@@ -158,7 +158,7 @@ def test_attention_layers_are_those_that_compute_the_weights(named_model, exampl
     # Zeroing one layer's weights zeroes exactly its entry.
     for mechanism, mechanism_layers in layers.items():
         for index, layer in enumerate(mechanism_layers):
-            with patch_normaliser(layer, lambda _: torch.zeros_like):
+            with patch_normalisers([layer], lambda _: torch.zeros_like):
                 ablated = model.attention_weights(example.source, example.mask, example.target)
             assert (ablated[mechanism][:, index] == 0).all()
             for other in set(range(len(mechanism_layers))) - {index}:

@@ -14,9 +14,10 @@ from transformers import AutoTokenizer, GenerationConfig
 
 from regard import config
 from regard.errors import UserError
+from regard.interventions import Ablate
 from regard.models import hub, load_pretrained, pack_weights, tuning
-from regard.models.ablate import ablate_head, mask_keys, uniform_attention
-from regard.models.capture import capture_weights
+from regard.models.capture import Offsets, capture_weights
+from regard.models.intervene import intervene, mask_keys, uniform_attention
 from regard.models.load_pretrained import FILE, Architecture, max_text_length, rebuild
 from regard.models.pretrained import accepts_4d_mask
 from regard.models.weights import load_tensors, state_tensors
@@ -277,7 +278,7 @@ def test_captured_weights_equal_those_of_hugging_face(shape, load, load_hf):
     target = torch.tensor([[BOS, 12, 13]])
     expected = ours(source, mask, target)
     layers = [layer for group in ours.attention_layers().values() for layer in group]
-    with capture_weights(layers) as captured:
+    with capture_weights(layers, [Offsets()] * len(layers)) as captured:
         torch.testing.assert_close(ours(source, mask, target), expected, **FLOAT32)
     assert len(captured) == len(layers) * (2 if shape in DECODER_ONLY else 1)  # source, then target
     assert not any(layer._forward_hooks or layer._forward_pre_hooks for layer in layers)
@@ -317,7 +318,7 @@ def test_ablations_apply_to_its_layers(shape, load):
     before = model(*inputs)
     name = "decoder" if shape == "gpt2" else "cross"
     layer = model.attention_layers()[name][1]
-    with ablate_head(layer, 2):
+    with intervene(model, [Ablate(mechanism=name, layer=1, head=2)]):
         assert (model(*inputs) - before).abs().max() > 1e-3
         weight = model.attention_weights(*inputs)[name][:, 1]
         assert (weight[:, 2] == 0).all()
@@ -326,7 +327,7 @@ def test_ablations_apply_to_its_layers(shape, load):
         weight = model.attention_weights(*inputs)["cross"][:, 1]
         if name == "cross":
             torch.testing.assert_close(weight, torch.full_like(weight, 0.2))
-            with mask_keys([layer], torch.tensor([[0, 1, 2]])):
+            with mask_keys(model, torch.tensor([[0, 1, 2]])):
                 masked = model.attention_weights(*inputs)["cross"][0, 1, 0]
                 assert (masked.diagonal() == 0).all()
     assert torch.equal(model(*inputs), before)

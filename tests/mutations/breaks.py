@@ -17,7 +17,8 @@ RECURRENT = "tests/models/test_recurrent.py"
 DECODER_STATE = "tests/models/test_decoder_state.py"
 EVICTION = "tests/models/test_eviction.py"
 CACHE_BYTES = "tests/models/test_cache_bytes.py"
-ABLATE = "tests/models/test_ablate.py"
+INTERVENE = "tests/models/test_intervene.py"
+CONSTRAIN = "tests/search/test_constrain.py"
 STATE_SPACE = "tests/models/test_state_space.py"
 BEAM = "tests/search/test_beam.py"
 GREEDY = "tests/search/test_greedy.py"
@@ -220,11 +221,48 @@ BREAKS: list[Break] = [
     ),
     *in_file(
         "attention/heads.py",
-        ABLATE,
+        INTERVENE,
         breaks={
             "heads: the normaliser sees the heads of a group as one": (
-                "fold_groups(self.normalise(unfold_groups(folded, heads)), kv_heads)",
-                "self.normalise(folded)",
+                "fold_groups(normaliser(unfold_groups(folded, heads)), kv_heads)",
+                "normaliser(folded)",
+            ),
+        },
+    ),
+    *in_file(
+        "models/intervene.py",
+        INTERVENE,
+        breaks={
+            "intervene: in a beam, keys are counted by their place in the cache": (
+                "queries, keys, lengths = places.queries, places.keys, places.prefix_lengths",
+                "queries, lengths = places.queries, places.prefix_lengths\n"
+                "    keys = torch.arange(places.keys.shape[1]).expand_as(places.keys)",
+            ),
+            "intervene: target tokens of a decoder-only model count from the source": (
+                "steps, is_source = queries - lengths[:, None]",
+                "steps, is_source = queries",
+            ),
+            "intervene: later tokens can get weight": ("new = new * places.mask", "pass"),
+        },
+    ),
+    *in_file(
+        "models/recurrent_decoder.py",
+        INTERVENE,
+        breaks={
+            "recurrent: every step is the first": ("self.length + tokens", "self.length"),
+        },
+    ),
+    *in_file(
+        "search/constrain.py",
+        CONSTRAIN,
+        breaks={
+            "constrain: an output may end before a forced token": (
+                "if step < last:",
+                "if False:",
+            ),
+            "constrain: a forced token has the probability 1": (
+                "log_probs[:, allowed])",
+                "0 * log_probs[:, allowed])",
             ),
         },
     ),

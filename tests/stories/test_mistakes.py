@@ -86,6 +86,18 @@ MISTAKES: dict[str, tuple[list[str], str]] = {
     "nothing to translate": (["translate", "RUN"], "nothing to translate"),
     "empty text": (["translate", "RUN", ""], "text 1 is empty"),
     "blank text": (["translate", "RUN", "<U> a", "  "], "text 2 is empty"),
+    "intervention that is no table": (
+        ["translate", "RUN", "a", "--intervene", "mask 3"],
+        r'--intervene takes a table, as in \{what="mask", keys=\[3\]\}: got mask 3',
+    ),
+    "intervention of no kind": (
+        ["diagram", "RUN", "a", "--intervene", '{what = "maks"}'],
+        "what: got 'maks'; choose force, mask, weights, ablate.*Did you mean \"mask\"",
+    ),
+    "intervention outside the text": (
+        ["translate", "RUN", "<U> a", "--intervene", '{"what": "mask", "keys": [9]}'],
+        "Mask: there is no key 9: the source of text 1 has 3, from 0 to 2",
+    ),
     "empty file": (["translate", "RUN", "--input", "HERE/empty.txt"], "nothing to translate"),
     "long text": (["translate", "RUN", "a" * 257], "257 tokens .* at most 256 .*max_tokens"),
     "unseen characters": (

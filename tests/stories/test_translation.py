@@ -9,6 +9,10 @@ from pathlib import Path
 
 import pytest
 
+from regard.api import load
+from regard.interventions import Force, SetWeights
+from regard.page.schema import Translation as Record
+
 WORDS = {"ein": "a", "Hund": "dog", "Mann": "man", "sieht": "sees", "und": "and", "alt": "old"}
 SETTINGS = """
 description = "a test"
@@ -151,6 +155,32 @@ def test_broken_files(regard, tmp_path, monkeypatch, name):
 
 
 # --- translate ------------------------------------------------------------------------------------
+
+
+def test_interventions(regard, file_run, tmp_path):
+    """The same in Python and on the command line; a line that is too short is reported."""
+    table = '{what = "weights", weights = {2 = 1.0}, layer = 1}'
+    forced = '{"what": "force", "step": 0, "token": "old"}'
+    options = ("--intervene", table, "--intervene", forced)
+    plain, changed = translate_json(regard, file_run), translate_json(regard, file_run, *options)
+    interventions = [SetWeights(weights={2: 1.0}, layer=1), Force(step=0, token="old")]
+    expected = load(file_run).translate(TEXTS, interventions=interventions)
+    assert [out["text"] for out in changed] == [out.text for out in expected]
+    assert all(out["target"][0] == "old" for out in changed)
+    assert [out["score"] for out in changed] != [out["score"] for out in plain]
+    for out in changed:
+        assert Record.model_validate(out).text == out["text"]
+    (tmp_path / "in.txt").write_text("ein\nein Hund sieht\n", "utf-8")
+    result = regard("translate", file_run, "--input", tmp_path / "in.txt", "--json", *options)
+    assert result.code == 1
+    assert "no key 2: the source of line 1 has 2, from 0 to 1" in result.err
+    short, long = json.loads(result.out)
+    assert Record.model_validate(short).error in result.err
+    assert long["text"] == changed[0]["text"]
+    picture = tmp_path / "changed.png"
+    drawn = regard("diagram", file_run, TEXTS[0], "--out", picture, "--device", "cpu", *options)
+    assert drawn.out.splitlines()[0] == changed[0]["text"]
+    assert picture.is_file()
 
 
 def translate_json(regard, run: Path, *options: object) -> list[dict]:

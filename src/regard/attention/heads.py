@@ -5,7 +5,7 @@ generates token by token does not recompute them at every step.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -13,7 +13,8 @@ from torch import Tensor, nn
 
 from regard.attention.attend import attend, attend_fused
 from regard.attention.masks import window_mask
-from regard.attention.normalise import Normaliser, softmax
+from regard.attention.normalise import softmax
+from regard.attention.places import AnyNormaliser, PlacedNormaliser, Places, place
 from regard.attention.positions import Position, Rotation, divide_heads
 from regard.attention.scores import ScaledDot, Score
 from regard.errors import UserError
@@ -40,7 +41,7 @@ class SingleHead(nn.Module):
         key_dim: int,
         kq_dim: int,
         score: Score,
-        normalise: Normaliser = softmax,
+        normalise: AnyNormaliser = softmax,
     ) -> None:
         super().__init__()
         projected = score.projected
@@ -59,9 +60,25 @@ class SingleHead(nn.Module):
         keys: Float[Tensor, "batch key kq_dim"],
         values: Float[Tensor, "batch key dim"],
         mask: Bool[Tensor, "batch #query key"] | None = None,
+        query_positions: Sequence[int] | None = None,
     ) -> tuple[Float[Tensor, "batch query dim"], Float[Tensor, "batch query key"]]:
-        """(context, weights)"""
-        return attend(self.score(self.query(query), keys), values, mask, self.normalise)
+        """(context, weights); the queries are at the positions 0, 1, ... by default."""
+        scores = self.score(self.query(query), keys)
+        normalise = self.normalise
+        if isinstance(normalise, PlacedNormaliser):  # only then positions matter
+            positions = range(query.shape[1]) if query_positions is None else query_positions
+            normalise = normalise.at(self._places(positions, keys, mask))
+        return attend(scores, values, mask, normalise)
+
+    @staticmethod
+    def _places(
+        query_positions: Sequence[int],
+        keys: Float[Tensor, "batch key kq_dim"],
+        mask: Bool[Tensor, "batch #query key"] | None,
+    ) -> Places:
+        queries = torch.tensor([list(query_positions)], device=keys.device)
+        indices = torch.arange(keys.shape[1], device=keys.device)[None]
+        return Places(queries, indices, None if mask is None else mask[:, None])
 
 
 class SingleQueryScaledDotProductAttention(nn.Module):
@@ -103,7 +120,7 @@ class MultiHeadBase(nn.Module, ABC):
         self,
         heads: int,
         score: Score,
-        normalise: Normaliser,
+        normalise: AnyNormaliser,
         position: Position,
         window: int | None,
         dropout: float,
@@ -132,8 +149,12 @@ class MultiHeadBase(nn.Module, ABC):
         query_position_ids: Int[Tensor, "batch query"],
         key_position_ids: Int[Tensor, "batch key"],
         need_weights: bool = False,
+        prefix_lengths: Int[Tensor, " batch"] | None = None,
     ) -> AttentionOutputs:
-        """(output, weights); the fused kernel, which returns no weights, unless `need_weights`."""
+        """(output, weights); the fused kernel, which returns no weights, unless `need_weights`.
+
+        `prefix_lengths`: see `Places`.
+        """
 
     def self_attend(
         self,
@@ -177,6 +198,7 @@ class MultiHeadBase(nn.Module, ABC):
         mask: Bool[Tensor, "batch 1 #query key"] | None,
         bias: Float[Tensor, "#batch heads query key"] | None,
         need_weights: bool,
+        places: Places,
     ) -> tuple[
         Float[Tensor, "batch heads query value_depth"],
         Float[Tensor, "batch heads query key"] | None,
@@ -192,7 +214,8 @@ class MultiHeadBase(nn.Module, ABC):
         if mask is not None and mask.shape[2] > 1:
             mask = mask.repeat(1, 1, heads // kv_heads, 1) if kv_heads < heads else mask
         dropout_p = self.dropout if self.training else 0.0
-        if type(self.score) is ScaledDot and self.normalise is softmax and not need_weights:
+        normaliser = place(self.normalise, places)
+        if type(self.score) is ScaledDot and normaliser is softmax and not need_weights:
 
             def attend_to(query: Tensor, keys: Tensor) -> Tensor:
                 return attend_fused(query, keys, values, mask, bias, dropout_p, scale)
@@ -203,7 +226,7 @@ class MultiHeadBase(nn.Module, ABC):
         scores = scores if bias is None else scores + bias
 
         def normalise(folded: Tensor) -> Tensor:
-            return fold_groups(self.normalise(unfold_groups(folded, heads)), kv_heads)
+            return fold_groups(normaliser(unfold_groups(folded, heads)), kv_heads)
 
         context, weights = attend(scores, values, mask, normalise, dropout_p)
         weights = unfold_groups(weights, heads) if need_weights else None
@@ -270,7 +293,7 @@ class MultiHead(MultiHeadBase):
         heads: int,
         head_dim: int | None = None,
         score: Score | None = None,
-        normalise: Normaliser = softmax,
+        normalise: AnyNormaliser = softmax,
         position: Position | None = None,
         kv_heads: int | None = None,
         window: int | None = None,
@@ -304,6 +327,7 @@ class MultiHead(MultiHeadBase):
         query_position_ids: Int[Tensor, "batch query"],
         key_position_ids: Int[Tensor, "batch key"],
         need_weights: bool = False,
+        prefix_lengths: Int[Tensor, " batch"] | None = None,
     ) -> AttentionOutputs:
         query = split_heads(self.query(x), self.heads)
         query = self.position.rotate(query, query_position_ids)
@@ -313,5 +337,6 @@ class MultiHead(MultiHeadBase):
             (n, rotate(query, query_position_ids), rotate(keys, key_position_ids))
             for n, rotate in self._rotations(keys.shape[2], head_mask)
         ]
-        context, weights = self._attend(rotated, values, head_mask, bias, need_weights)
+        places = Places(query_position_ids, key_position_ids, head_mask, prefix_lengths)
+        context, weights = self._attend(rotated, values, head_mask, bias, need_weights, places)
         return self.output(merge_heads(context)), weights

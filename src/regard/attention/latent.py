@@ -15,7 +15,8 @@ from regard.attention.heads import (
     merge_heads,
     split_heads,
 )
-from regard.attention.normalise import Normaliser, softmax
+from regard.attention.normalise import softmax
+from regard.attention.places import AnyNormaliser, Places
 from regard.attention.positions import Position
 from regard.attention.scores import ScaledDot, Score
 from regard.linear import Linear
@@ -40,7 +41,7 @@ class Latent(MultiHeadBase):
         latent_dim: int,
         rope_dim: int,
         score: Score,
-        normalise: Normaliser = softmax,
+        normalise: AnyNormaliser = softmax,
         position: Position | None = None,
         window: int | None = None,
         dropout: float = 0.0,
@@ -71,6 +72,7 @@ class Latent(MultiHeadBase):
         query_position_ids: Int[Tensor, "batch query"],
         key_position_ids: Int[Tensor, "batch key"],
         need_weights: bool = False,
+        prefix_lengths: Int[Tensor, " batch"] | None = None,
     ) -> AttentionOutputs:
         c, rotary_key = keys, values
         rotary_query, query = split_heads(self.query(x), self.heads).split(self.query_dims, dim=-1)
@@ -79,6 +81,7 @@ class Latent(MultiHeadBase):
         bias_query = rotary_query if rotary_query.shape[-1] else query
         bias = self.position.bias(bias_query, query_position_ids, key_position_ids)
         head_mask = self._window_mask(mask, query_position_ids, key_position_ids)
+        places = Places(query_position_ids, key_position_ids, head_mask, prefix_lengths)
         rotated = [
             (n, rotate(rotary_query, query_position_ids), rotate(rotary_key, key_position_ids))
             for n, rotate in self._rotations(c.shape[2], head_mask)
@@ -92,7 +95,7 @@ class Latent(MultiHeadBase):
                 (n, torch.cat([query, q], dim=-1) * correction, concatenate(c, k))
                 for n, q, k in rotated
             ]
-            context, weights = self._attend(rotated, c, head_mask, bias, need_weights)
+            context, weights = self._attend(rotated, c, head_mask, bias, need_weights, places)
             context = context @ up_values.transpose(1, 2)
         else:
             halves = self.up(c[:, 0]).chunk(2, dim=-1)
@@ -101,7 +104,7 @@ class Latent(MultiHeadBase):
                 (n, concatenate(query, q), concatenate(head_keys, k.expand(-1, self.heads, -1, -1)))
                 for n, q, k in rotated
             ]
-            context, weights = self._attend(rotated, values, head_mask, bias, need_weights)
+            context, weights = self._attend(rotated, values, head_mask, bias, need_weights, places)
         return self.output(merge_heads(context)), weights
 
     def _can_absorb(self, query: int, key: int) -> bool:

@@ -2,6 +2,7 @@
 
 import json
 import sys
+import tomllib
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Annotated, Any
@@ -57,6 +58,18 @@ Settings = Annotated[
 ]
 
 
+Interventions = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--intervene",
+        metavar="TABLE",
+        help='Change the model, as in {what="mask", keys=[3]} (TOML or JSON, counted from 0). '
+        "May be repeated.",
+        show_default=False,
+    ),
+]
+
+
 Overwrite = Annotated[
     bool, typer.Option("--overwrite", help="Replace files that already exist.", show_default=False)
 ]
@@ -78,6 +91,26 @@ def load_translator(run: Path, device: str, int8: bool = False) -> Any:
 
     read_config(run)  # reports a wrong folder before PyTorch initialises the device
     return load(run, "cpu" if int8 and device == "auto" else device, int8=int8)
+
+
+def parse_interventions(texts: list[str] | None) -> tuple[Any, ...]:
+    """The interventions of --intervene, each a table in TOML or JSON."""
+    from regard.interventions import parse
+
+    return parse([parse_table(text) for text in texts or []])
+
+
+def parse_table(text: str) -> Any:
+    try:
+        return json.loads(text)
+    except json.JSONDecodeError:
+        pass
+    try:
+        return tomllib.loads(f"table = {text}")["table"]
+    except tomllib.TOMLDecodeError:
+        raise UserError(
+            f'--intervene takes a table, as in {{what="mask", keys=[3]}}: got {text}'
+        ) from None
 
 
 def read_lines(name: str) -> list[str]:

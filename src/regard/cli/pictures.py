@@ -8,7 +8,17 @@ from typing import Annotated, Any, Literal
 import typer
 
 from regard import files
-from regard.cli.common import Device, Overwrite, Run, app, check_new, load_translator, read_lines
+from regard.cli.common import (
+    Device,
+    Interventions,
+    Overwrite,
+    Run,
+    app,
+    check_new,
+    load_translator,
+    parse_interventions,
+    read_lines,
+)
 from regard.errors import UserError
 
 # Formats of pictures that regard does not write: a folder of such a name would be a surprise.
@@ -61,6 +71,7 @@ def diagram(
         Literal["cross", "encoder", "decoder"], typer.Option(help="Attention mechanism to draw.")
     ] = "cross",
     theme: Annotated[Literal["light", "dark"], typer.Option(help="Colour theme.")] = "light",
+    intervene: Interventions = None,
     overwrite: Overwrite = False,
     device: Device = "auto",
 ) -> None:
@@ -79,6 +90,7 @@ def diagram(
     check_new([alignments] if alignments else [], overwrite)
     if not split:  # else the number of texts is not known yet
         check_new(list_pictures(path, len(sources), is_single), overwrite)
+    interventions = parse_interventions(intervene)
     translator = load_translator(run, device)
 
     from regard.diagrams.gallery import Item, pharaoh_alignment, write_gallery
@@ -91,11 +103,10 @@ def diagram(
         sources += [source for source, _ in pairs]
         references += [target for _, target in pairs]
         check_new(list_pictures(path, len(sources), is_single), overwrite)
+    outputs = translator.translate(sources, interventions=interventions)
     items = [
         Item(text, output.text, output.source, output.target, output.attention, reference)
-        for text, output, reference in zip(
-            sources, translator.translate(sources), references, strict=True
-        )
+        for text, output, reference in zip(sources, outputs, references, strict=True)
     ]
     chosen = [
         select_mechanism(list_mechanisms(item.attention, item.source, item.target), mechanism)

@@ -13,12 +13,23 @@ from typing import IO, TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from regard.cli.common import AsJson, Device, Int8, Run, app, err, load_translator
+from regard.cli.common import (
+    AsJson,
+    Device,
+    Int8,
+    Interventions,
+    Run,
+    app,
+    err,
+    load_translator,
+    parse_interventions,
+)
 from regard.display import Display
 from regard.errors import UserError
 
 if TYPE_CHECKING:
     from regard.lines import Input, Line, LineTranslator
+    from regard.page import schema
     from regard.translation import Translation
 
 NOTHING = "nothing to translate"
@@ -58,6 +69,7 @@ def translate(
         typer.Option(help="Sampling: only the most probable tokens of total probability p."),
     ] = None,
     seed: Annotated[int | None, typer.Option(help="Sampling: random seed.")] = None,
+    intervene: Interventions = None,
     as_json: AsJson = False,
     device: Device = "auto",
     int8: Int8 = False,
@@ -73,13 +85,15 @@ def translate(
         raise UserError(f"--{next(iter(options)).replace('_', '-')} needs --sample")
     if text and input_:
         raise UserError("give texts in quotes or --input, not both")
+    interventions = parse_interventions(intervene)
     translator = load_translator(run, device, int8)
     texts = choose_texts(text or [], input_, translator.config.is_language_model)
 
     from regard.lines import LineTranslator, open_input
     from regard.translation import Decoding, Sampling
 
-    decoding = Decoding(beam, nbest, Sampling(**options) if sample else None)
+    sampling = Sampling(**options) if sample else None
+    decoding = Decoding(beam, nbest, sampling, interventions=interventions)
     render = render_json if as_json else render_nbest if nbest > 1 else render_best
     with ExitStack() as stack:
         file = stack.enter_context(open_input(input_)) if input_ else None
@@ -135,7 +149,12 @@ class Job:
         """Texts given as arguments: one that cannot be translated is an error."""
         translator, decoding = self.lines.translator, self.lines.decoding
         outputs = translator.translate(
-            texts, beam=decoding.beam, nbest=decoding.nbest, sample=decoding.sample, attention=False
+            texts,
+            beam=decoding.beam,
+            nbest=decoding.nbest,
+            sample=decoding.sample,
+            attention=False,
+            interventions=decoding.interventions,
         )
         yield self.report(
             [
@@ -210,7 +229,10 @@ def render_json(windows: Iterable[list["Line"]]) -> Iterator[str]:
     start = "[\n "
     try:
         for window in windows:
-            records = (json.dumps(to_dict(line), ensure_ascii=False, indent=1) for line in window)
+            documents = (
+                to_record(line).model_dump(mode="json", exclude_unset=True) for line in window
+            )
+            records = (json.dumps(one, ensure_ascii=False, indent=1) for one in documents)
             yield start + ",\n ".join(record.replace("\n", "\n ") for record in records)
             start = ",\n "
     except KeyboardInterrupt:
@@ -219,16 +241,27 @@ def render_json(windows: Iterable[list["Line"]]) -> Iterator[str]:
     yield "\n]\n"
 
 
-EMPTY = {"text": "", "source": [], "target": [], "score": None, "normalised": None}
+def to_record(line: "Line") -> "schema.Translation":
+    """A line as a JSON object; a line without translation has an empty one."""
+    from regard.page import schema
 
-
-def to_dict(line: "Line") -> dict[str, Any]:
-    """A line as a JSON object."""
     if line.translation:
-        return translation_to_dict(line.translation)
-    return EMPTY | {"alternatives": []} | ({"error": str(line.error)} if line.error else {})
+        return to_schema(line.translation)
+    empty: dict[str, Any] = {"text": "", "source": (), "target": (), "alternatives": ()}
+    empty |= {"score": None, "normalised": None} | (
+        {"error": str(line.error)} if line.error else {}
+    )
+    return schema.Translation(**empty)
 
 
-def translation_to_dict(output: "Translation") -> dict[str, Any]:
-    record = {name: getattr(output, name) for name in EMPTY}
-    return record | {"alternatives": [translation_to_dict(other) for other in output.alternatives]}
+def to_schema(output: "Translation") -> "schema.Translation":
+    from regard.page import schema
+
+    return schema.Translation(
+        text=output.text,
+        source=tuple(output.source),
+        target=tuple(output.target),
+        score=output.score,
+        normalised=output.normalised,
+        alternatives=tuple(map(to_schema, output.alternatives)),
+    )

@@ -18,6 +18,7 @@ the question is whether the most-attended one is needed.
 import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
+from itertools import product
 from typing import Any, Literal
 
 import numpy as np
@@ -28,9 +29,17 @@ from torch import Tensor
 from regard.errors import NotFiniteError, UserError
 from regard.evaluation.likelihood import Likelihood, aggregate, batch_likelihoods, likelihoods
 from regard.evaluation.metrics import bleu_lower
-from regard.models.ablate import NO_KEY, ablate_head, mask_keys, uniform_attention
+from regard.interventions import MECHANISMS, Ablate
 from regard.models.batching import batch_rows
 from regard.models.interface import AttentionLayer, Model
+from regard.models.intervene import (
+    NO_KEY,
+    count_heads,
+    intervene,
+    mask_keys,
+    source_attention,
+    uniform_attention,
+)
 from regard.text.batch import EncodedPairs
 from regard.translator import Translator
 
@@ -72,7 +81,7 @@ def ablate(
     encoded = EncodedPairs.from_pairs(pairs, translator.tokenizers)
     translator.check_lengths(encoded)
     ablations = list(
-        head_ablations(translator.model, encoded) if kind == "heads" else uniform_ablations(layers)
+        head_ablations(translator.model) if kind == "heads" else uniform_ablations(layers)
     )
     measure = Measurement(translator, pairs, encoded, bleu or kind == "attention")
     masks_tokens = kind == "attention" and bool(source_attention(translator.model))
@@ -137,16 +146,15 @@ def compare_losses(before: Sequence[Likelihood], after: Sequence[Likelihood]) ->
     return {"loss": aggregate(after).loss, "loss_change": change, "standard_error": error}
 
 
-def head_ablations(model: Model, encoded: EncodedPairs) -> Iterator[Ablation]:
-    """Every head of every layer, ablated."""
-    batch = encoded.batch([0]).to(next(model.parameters()).device)
-    with torch.inference_mode():
-        weights = model.attention_weights(batch.source, batch.source_mask, batch.target)
+def head_ablations(model: Model) -> Iterator[Ablation]:
+    """Every head of every layer, ablated: in a decoder-only model for source and target tokens."""
+    counts: dict[Any, tuple[int, int]] = {**count_heads(model)}
     for mechanism, layers in model.attention_layers().items():
-        for layer, attention in enumerate(layers):
-            for head in range(weights[mechanism].shape[2]):
-                row = {"mechanism": mechanism, "layer": layer + 1, "head": head + 1}
-                yield row | {"intervention": "ablated"}, ablate_head(attention, head)
+        ablated: Any = MECHANISMS if model.is_decoder_only else (mechanism,)
+        for layer, head in product(range(len(layers)), range(counts[mechanism][1])):
+            row = {"mechanism": mechanism, "layer": layer + 1, "head": head + 1}
+            interventions = [Ablate(mechanism=one, layer=layer, head=head) for one in ablated]
+            yield row | {"intervention": "ablated"}, intervene(model, interventions)
 
 
 def uniform_ablations(attentions: dict[str, list[AttentionLayer]]) -> Iterator[Ablation]:
@@ -190,7 +198,7 @@ def mask_tokens(
             for name, tokens in choices.items():
                 # A sentence of one token has no other token to compare with: mask nothing there.
                 tokens = tokens.masked_fill(eos < 2, NO_KEY)
-                with mask_keys(source_attention(model), tokens):
+                with mask_keys(model, tokens):
                     results = zip(rows, batch_likelihoods(model, batch, memory), strict=True)
                     by_choice.setdefault(name, {}).update(results)
             is_eos = (mean_weights.argmax(-1) == eos) & batch.target_mask
@@ -217,14 +225,6 @@ def mask_tokens(
         "seed": seed,
         "eos_most_attended": eos_count / token_count,
     }
-
-
-def source_attention(model: Model) -> list[AttentionLayer]:
-    """The layers through which target tokens attend to the source: cross-attention, or the decoder's
-    self-attention in a decoder-only model.
-    """
-    layers = model.attention_layers()
-    return layers.get("cross") or layers.get("decoder", [])
 
 
 def most_attended(weights: Float[Tensor, "batch target source"], eos: TokenIndices) -> TokenIndices:

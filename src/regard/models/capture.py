@@ -2,12 +2,13 @@
 
 Every layer computes its weights in one of two calls: PyTorch's fused attention, or a softmax. During a
 capture, that call goes through the layer's `normalise` attribute, as in our own layers, and the result is
-recorded. This does not depend on how the layer is written, and `ablate` works on it as on our own layers.
+recorded. This does not depend on how the layer is written, and `intervene` works on it as on our own layers.
 """
 
 import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -17,6 +18,7 @@ from torch.nn.functional import dropout, scaled_dot_product_attention
 from torch.overrides import TorchFunctionMode
 
 from regard.attention.normalise import softmax
+from regard.attention.places import Places, place
 
 Weights = Float[Tensor, "batch heads query key"]
 
@@ -35,11 +37,28 @@ def find_attention_layers(model: nn.Module) -> list[nn.Module]:
     return innermost
 
 
+@dataclass(frozen=True)
+class Offsets:
+    """The positions of the first query and of the first key of a layer: the others follow."""
+
+    query: int = 0
+    key: int = 0
+    prefix_length: int | None = None
+    """As in `Places`, the same for all rows."""
+
+    def places(self, scores: Float[Tensor, "batch heads query key"]) -> Places:
+        queries, keys = (torch.arange(n, device=scores.device)[None] for n in scores.shape[-2:])
+        prefix = None if self.prefix_length is None else queries.new_tensor([self.prefix_length])
+        mask = (scores != float("-inf")).any(1, keepdim=True)
+        return Places(queries + self.query, keys + self.key, mask, prefix)
+
+
 class CaptureMode(TorchFunctionMode):
     """Intercepts every PyTorch call; inside a layer, replaces those that compute attention weights."""
 
-    def __init__(self) -> None:
+    def __init__(self, layers: Sequence[nn.Module], offsets: Sequence[Offsets]) -> None:
         super().__init__()
+        self.offsets = dict(zip(layers, offsets, strict=True))
         self.layer: Any = None
         self.weights: list[Weights] = []
 
@@ -86,15 +105,19 @@ class CaptureMode(TorchFunctionMode):
     def normalise(self, scores: Float[Tensor, "batch heads query key"]) -> Weights:
         # Hugging Face masks with a large negative number, our normalisers expect minus infinity.
         masked = scores <= torch.finfo(scores.dtype).min / 2
-        weights = self.layer.normalise(scores.masked_fill(masked, float("-inf")))
+        scores = scores.masked_fill(masked, float("-inf"))
+        places = self.offsets[self.layer].places(scores)
+        weights = place(self.layer.normalise, places)(scores)
         self.weights.append(weights)
         return weights
 
 
 @contextmanager
-def capture_weights(layers: Sequence[nn.Module]) -> Iterator[list[Weights]]:
+def capture_weights(
+    layers: Sequence[nn.Module], offsets: Sequence[Offsets]
+) -> Iterator[list[Weights]]:
     """A list that collects the weights of these layers, in the order in which they are computed."""
-    mode = CaptureMode()
+    mode = CaptureMode(layers, offsets)
     hooks = [layer.register_forward_pre_hook(mode.enter_layer) for layer in layers]
     hooks += [layer.register_forward_hook(mode.exit_layer) for layer in layers]
     try:

@@ -46,6 +46,7 @@ class DecoderOnlyMemory(Memory):
 class DecoderOnly(TransformerBase[DecoderOnlyMemory, TransformerState]):
     """Embeddings, blocks, final norm, output projection."""
 
+    is_decoder_only = True
     decoder: list[Block]
 
     def __init__(
@@ -80,7 +81,7 @@ class DecoderOnly(TransformerBase[DecoderOnlyMemory, TransformerState]):
         index = position_ids[:, None, :, None]  # real tokens are first in the memory
         caches = tuple(c._map(lambda x: x.take_along_dim(index, dim=2)) for c in memory.caches)
         return TransformerState(
-            caches, position_ids, lengths, is_token[:, None], window, cached_at=(1,) * keep
+            caches, position_ids, lengths, is_token[:, None], window, (1,) * keep, lengths
         )
 
     def _init_whole_state(self, memory: DecoderOnlyMemory) -> TransformerState:
@@ -89,7 +90,7 @@ class DecoderOnly(TransformerBase[DecoderOnlyMemory, TransformerState]):
         caches = tuple(replace(cache) for cache in memory.caches)
         position_ids, lengths = position_ids_of(memory.mask), memory.mask.sum(1)
         return TransformerState(
-            caches, position_ids, lengths, memory.mask[:, None], window=None, cached_at=()
+            caches, position_ids, lengths, memory.mask[:, None], None, (), lengths
         )
 
     def step(self, tokens: Tokens, state: TransformerState) -> tuple[Logits, TransformerState]:

@@ -8,7 +8,7 @@ from typing import Generic, Protocol, TypeVar, runtime_checkable
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
-from regard.attention.normalise import Normaliser
+from regard.attention.places import AnyNormaliser
 from regard.linear import LinearBackend
 from regard.models.padding import compaction_index, gather, scatter
 
@@ -120,10 +120,11 @@ class AttentionLayer(Protocol):
     `normalise` gets scores [batch heads query key], with one row of the head axis for each query head,
     also where several share a key/value head; a layer with a single head may leave that axis out. A key's
     index is that of its token in the memory, where the real tokens come first (except in the steps of a
-    decoder-only model with a sliding window, whose cache evicts source tokens).
+    decoder-only model with a sliding window, whose cache evicts source tokens). A layer also says where its
+    queries and keys are: see `Places`.
     """
 
-    normalise: Normaliser
+    normalise: AnyNormaliser
 
 
 class Model(nn.Module, ABC, Generic[MemoryT, StateT]):
@@ -134,6 +135,8 @@ class Model(nn.Module, ABC, Generic[MemoryT, StateT]):
 
     supports_cuda_graphs: bool = True
     """Can a training step be captured as a CUDA graph? The step must not synchronise with the host."""
+    is_decoder_only: bool = False
+    """Are source and target one sequence, read by the same attention layers?"""
     saved_names: frozenset[str] | None = None
     """The parameters that a run folder holds; None: all."""
 

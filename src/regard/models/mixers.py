@@ -37,6 +37,8 @@ class AttentionInputs:
     """True for real tokens; None: no padding."""
     one_per_hypothesis: bool = False
     """True: one token for each hypothesis; False: consecutive tokens of one hypothesis."""
+    prefix_lengths: Int[Tensor, " batch"] | None = None
+    """The length of the source before target tokens, in a decoder-only model (see `Places`)."""
     keep: int | None = None
     """How many tokens stay cached, the last ones: no later token attends to the others. None: all."""
 
@@ -95,7 +97,8 @@ class SelfAttention(TokenMixer):
         # A pairwise score depends on query and key alone, not on the index of the key.
         if inputs.mask is None or self.attention.score.pairwise:
             position_ids = inputs.position_ids, inputs.key_position_ids
-            return self.attention(x, keys, values, inputs.mask, *position_ids, need_weights)
+            options = (inputs.mask, *position_ids, need_weights, inputs.prefix_lengths)
+            return self.attention(x, keys, values, *options)
         return self._attend_compacted(x, keys, values, inputs, need_weights)
 
     def _attend_compacted(
@@ -109,7 +112,7 @@ class SelfAttention(TokenMixer):
         """For a score that depends on the index of a key: masked keys are moved behind the others."""
         mask, key_ids, query_ids = inputs.mask, inputs.key_position_ids, inputs.position_ids
         assert mask is not None
-        queries = x
+        queries, prefix_lengths = x, inputs.prefix_lengths
         if inputs.one_per_hypothesis:  # each hypothesis has its own keys: one batch row for each
             beam = x.shape[1]
             queries, query_ids = x.flatten(0, 1)[:, None], query_ids.flatten()[:, None]
@@ -117,11 +120,13 @@ class SelfAttention(TokenMixer):
             keys, values, key_ids = (
                 old.repeat_interleave(beam, dim=0) for old in (keys, values, key_ids)
             )
+            if prefix_lengths is not None:
+                prefix_lengths = prefix_lengths.repeat_interleave(beam)
         index = compaction_index(mask.any(1))
         keys, values = (scatter(old, 2, index[:, None, :, None]) for old in (keys, values))
         mask, key_ids = scatter(mask, 2, index[:, None]), scatter(key_ids, 1, index)
         output, weights = self.attention(
-            queries, keys, values, mask, query_ids, key_ids, need_weights
+            queries, keys, values, mask, query_ids, key_ids, need_weights, prefix_lengths
         )
         if weights is not None:
             weights = gather(weights, -1, index[:, None, None])

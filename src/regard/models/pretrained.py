@@ -10,6 +10,7 @@ import inspect
 from collections.abc import Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
+from itertools import cycle, islice
 from typing import Any, Generic
 
 import torch
@@ -17,7 +18,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 from regard.attention.normalise import softmax
-from regard.models.capture import Weights, capture_weights, find_attention_layers
+from regard.models.capture import Offsets, Weights, capture_weights, find_attention_layers
 from regard.models.hf_cache import CachedState, LayerCaches, from_hf_cache, to_hf_cache
 from regard.models.interface import (
     AttentionLayer,
@@ -77,11 +78,16 @@ class Pretrained(Model[MemoryT, StateT], Generic[MemoryT, StateT]):
         return {"source": [embedding], "target": list(unique.values())}
 
     def capture(
-        self, layers: list[nn.Module], need_weights: bool
+        self, layers: list[nn.Module], need_weights: bool, *offsets: Offsets
     ) -> AbstractContextManager[list[Weights]]:
-        """Capture the weights if asked to, or if a normaliser is patched: fused attention ignores it."""
+        """Capture the weights if asked to, or if a normaliser is patched: fused attention ignores it.
+
+        The layers have these offsets in turn.
+        """
         patched = any(layer.normalise is not softmax for layer in layers)
-        return capture_weights(layers) if need_weights or patched else nullcontext([])
+        if not need_weights and not patched:
+            return nullcontext([])
+        return capture_weights(layers, [*islice(cycle(offsets), len(layers))])
 
 
 # --- decoder-only ---------------------------------------------------------------------------------
@@ -99,6 +105,8 @@ class PromptMemory(Memory):
 class PretrainedDecoderState(CachedState):
     cache_mask: Bool[Tensor, "rows past"]
     next_position_ids: Rows
+    source_length: int
+    """Of the longest source: target tokens come after it."""
 
 
 class PretrainedDecoder(Pretrained[PromptMemory, PretrainedDecoderState]):
@@ -107,6 +115,8 @@ class PretrainedDecoder(Pretrained[PromptMemory, PretrainedDecoderState]):
     BOS is the last token of the separator. EOS of the source is masked, as the separator already marks
     the end, unless it is the only token.
     """
+
+    is_decoder_only = True
 
     def __init__(self, hf_model: Any, logit_scale: float, suppressed_ids: Iterable[int]) -> None:
         super().__init__(hf_model, logit_scale, suppressed_ids)
@@ -119,7 +129,8 @@ class PretrainedDecoder(Pretrained[PromptMemory, PretrainedDecoderState]):
         return None if self.context is None else max(0, self.context - source_length)
 
     def init_state(self, memory: PromptMemory) -> PretrainedDecoderState:
-        return PretrainedDecoderState(memory.caches, 1, memory.cache_mask, memory.cache_mask.sum(1))
+        mask = memory.cache_mask
+        return PretrainedDecoderState(memory.caches, 1, mask, mask.sum(1), mask.shape[1])
 
     def step(
         self, tokens: Tokens, state: PretrainedDecoderState
@@ -152,7 +163,7 @@ class PretrainedDecoder(Pretrained[PromptMemory, PretrainedDecoderState]):
         is_first = torch.arange(source.shape[1], device=source.device) == 0
         cache_mask = mask & ((source != EOS) | is_first)
         states, caches, weights = self._forward(
-            source, (), cache_mask, position_ids_of(cache_mask), need_weights
+            source, (), cache_mask, position_ids_of(cache_mask), Offsets(), need_weights
         )
         return PromptMemory(states, mask, caches, cache_mask), weights
 
@@ -164,8 +175,9 @@ class PretrainedDecoder(Pretrained[PromptMemory, PretrainedDecoderState]):
         position_ids = state.next_position_ids[:, None] + torch.arange(count, device=tokens.device)
         added = torch.ones_like(position_ids, dtype=torch.bool)
         cache_mask = torch.cat([state.cache_mask, added], dim=1)
+        offsets = Offsets(state.cache_mask.shape[1], prefix_length=state.source_length)
         states, caches, weights = self._forward(
-            tokens, state.caches, cache_mask, position_ids, need_weights
+            tokens, state.caches, cache_mask, position_ids, offsets, need_weights
         )
         state = replace(
             state,
@@ -181,10 +193,11 @@ class PretrainedDecoder(Pretrained[PromptMemory, PretrainedDecoderState]):
         caches: LayerCaches,
         cache_mask: Bool[Tensor, "batch past"],
         position_ids: Int[Tensor, "batch target"],
+        offsets: Offsets,
         need_weights: bool,
     ) -> tuple[Features, LayerCaches, list[Weights]]:
         mask = self._mask(cache_mask, tokens) if self.accepts_4d_mask else cache_mask.long()
-        with self.capture(self.layers, need_weights) as weights:
+        with self.capture(self.layers, need_weights, offsets) as weights:
             out = self.hf_model.base_model(
                 input_ids=tokens,
                 attention_mask=mask,
@@ -301,7 +314,7 @@ class PretrainedEncoderDecoder(Pretrained[Memory, PretrainedEncoderDecoderState]
     def _encode(
         self, source: Source, mask: SourceMask, need_weights: bool
     ) -> tuple[Memory, list[Weights]]:
-        with self.capture(self.encoder_layers, need_weights) as weights:
+        with self.capture(self.encoder_layers, need_weights, Offsets()) as weights:
             out = self.hf_model.get_encoder()(input_ids=source, attention_mask=mask.long())
         return Memory(out.last_hidden_state, mask), weights
 
@@ -313,7 +326,10 @@ class PretrainedEncoderDecoder(Pretrained[Memory, PretrainedEncoderDecoderState]
         cache: Any,
         need_weights: bool,
     ) -> tuple[Features, list[Weights]]:
-        with self.capture(self.decoder_layers, need_weights) as weights:
+        prompt, cached = len(self.prompt), 0 if cache is None else cache.get_seq_length()
+        # The positions of the prompt are negative: 0 is BOS.
+        offsets = Offsets(cached - prompt, -prompt), Offsets(cached - prompt)  # self, cross, ...
+        with self.capture(self.decoder_layers, need_weights, *offsets) as weights:
             out = self.hf_model.get_decoder()(
                 input_ids=tokens,
                 encoder_hidden_states=states,

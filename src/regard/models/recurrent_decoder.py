@@ -36,6 +36,8 @@ class RecurrentState(DecoderState):
     keys: Float[Tensor, "batch source kq_dim"]
     values: Float[Tensor, "batch source dim"]
     mask: Bool[Tensor, "batch source"]
+    length: int = 0
+    """How many target tokens have been read."""
 
     def expand(self, beam: int) -> "RecurrentState":
         layers, context = (x.repeat_interleave(beam, dim=1) for x in (self.layers, self.context))
@@ -50,12 +52,14 @@ class RecurrentState(DecoderState):
         self,
         layers: Float[Tensor, "rows layers state"],
         context: Float[Tensor, "rows context"] | None = None,
+        tokens: int = 1,
     ) -> "RecurrentState":
-        """The state after a step, from the new layer states and context of each row."""
-        layers = layers.unflatten(0, (len(self.mask), -1))
+        """The state after reading `tokens`, from the new layer states and context of each row."""
+        layers, length = layers.unflatten(0, (len(self.mask), -1)), self.length + tokens
         if context is None:
-            return replace(self, layers=layers)
-        return replace(self, layers=layers, context=context.unflatten(0, (len(self.mask), -1)))
+            return replace(self, layers=layers, length=length)
+        context = context.unflatten(0, (len(self.mask), -1))
+        return replace(self, layers=layers, context=context, length=length)
 
 
 DecoderOutput = tuple[Features, Weights, RecurrentState]
@@ -109,7 +113,8 @@ class Decoder(nn.Module):
         """(features for the next token at each position, attention weights, the last state)"""
         hidden, layers = self.run_cells(x, state.layers.flatten(0, 1))
         context, weights = self.attend(hidden, state)
-        return torch.cat([context, hidden], dim=-1), weights, state.update(layers)
+        state = state.update(layers, tokens=x.shape[1])
+        return torch.cat([context, hidden], dim=-1), weights, state
 
     def run_cells(
         self, x: Float[Tensor, "rows target inputs"], layers: Float[Tensor, "rows layers state"]
@@ -130,7 +135,8 @@ class Decoder(nn.Module):
         batch, shape = len(state.mask), query.shape[:2]
         # The rows of a sentence are several queries over its keys, which are stored once.
         by_sentence = query.reshape(batch, -1, query.shape[-1])
-        output = self.attention(by_sentence, state.keys, state.values, state.mask[:, None])
+        steps = [*range(state.length, state.length + shape[1])] * (shape[0] // batch)
+        output = self.attention(by_sentence, state.keys, state.values, state.mask[:, None], steps)
         context, weights = (x.reshape(*shape, x.shape[-1]) for x in output)
         return context, weights
 

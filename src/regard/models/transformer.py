@@ -78,6 +78,7 @@ class Transformer(TransformerBase[Memory, EncoderDecoderState]):
             cache_mask=None,
             window=shared_window(self.decoder),
             cached_at=(),
+            prefix_lengths=None,
             source_keys_values=tuple(
                 block.cross_attention.keys_values(memory.states, position_ids)
                 for block in self.decoder

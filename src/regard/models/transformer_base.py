@@ -45,6 +45,8 @@ class TransformerState(DecoderState):
     """A token needs only cached tokens at a distance below this, so the others are evicted; None: all."""
     cached_at: tuple[int, ...]
     """With a window: how many tokens, of all hypotheses, are cached at each of the last w - 1 positions."""
+    prefix_lengths: Int[Tensor, " batch"] | None
+    """In a decoder-only model, the length of the source, which comes before the first token."""
 
     def expand(self, beam: int) -> "TransformerState":
         mask = self.cache_mask
@@ -70,7 +72,11 @@ class TransformerState(DecoderState):
             new = new.expand(len(position_ids), -1, -1)
             self.cache_mask = torch.cat([self.cache_mask, new], dim=-1)
         inputs = AttentionInputs(
-            position_ids, self.key_position_ids, self.cache_mask, one_per_hypothesis=True
+            position_ids,
+            self.key_position_ids,
+            self.cache_mask,
+            one_per_hypothesis=True,
+            prefix_lengths=self.prefix_lengths,
         )
         return self._evict(inputs, (beam,))
 
@@ -85,7 +91,10 @@ class TransformerState(DecoderState):
             new = torch.ones_like(position_ids, dtype=torch.bool)[:, None]
             self.cache_mask = torch.cat([self.cache_mask, new], dim=-1)
             mask = mask & self.cache_mask
-        return self._evict(AttentionInputs(position_ids, self.key_position_ids, mask), (1,) * count)
+        inputs = AttentionInputs(
+            position_ids, self.key_position_ids, mask, prefix_lengths=self.prefix_lengths
+        )
+        return self._evict(inputs, (1,) * count)
 
     def _evict(self, inputs: AttentionInputs, added: tuple[int, ...]) -> AttentionInputs:
         """Forget the tokens that none after `inputs` may attend to; inputs with which the caches do too.

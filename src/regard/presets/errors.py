@@ -39,7 +39,7 @@ def describe_error(error: ErrorDetails, root: type[Table] = Config) -> str:
             return f"{path}: required, and missing{description}"
         case "tuple_type":
             return f'{path}: got {quoted}; it should be a list, as in ["a", "b"]'
-        case "string_too_short":
+        case "string_too_short" | "too_short":
             return f"{path}: empty"
         case "literal_error":
             choices = [c.strip(" '") for c in ctx["expected"].replace(" or ", ", ").split(",")]

@@ -17,6 +17,7 @@ from torch.nn.functional import pad
 
 from regard.errors import NotFiniteError
 from regard.models.interface import Record, StateT
+from regard.search.constrain import Constrain
 from regard.search.hypothesis import Hypothesis
 from regard.search.step import StepModel, next_log_probs, select_check_interval, topk
 from regard.text.tokenizer import BOS, EOS, PAD
@@ -80,6 +81,7 @@ def beam(
     nbest: int = 1,
     length_penalty: float = 1.0,
     check_every: int | None = None,
+    constrain: Constrain | None = None,
 ) -> list[list[Hypothesis]]:
     """The `nbest` hypotheses of each sentence, best first. A larger `nbest` never changes the best.
 
@@ -107,6 +109,7 @@ def beam(
     finished = Finished.empty(max_lengths, nbest, length_penalty)
     tokens = torch.full_like(max_lengths, BOS)
     log_probs, state = next_log_probs(model, tokens, model.init_state(memory))
+    log_probs = constrain(log_probs, 0) if constrain else log_probs
     scores = torch.zeros_like(max_lengths, dtype=torch.float64)[:, None]
     scores, _, tokens = best_extensions(scores, log_probs, beam_size)
     state = state.expand(beam_size)
@@ -130,6 +133,7 @@ def beam(
                 finished, state = finished.select(keep), state.select(keep)
                 scores, tokens, ids = scores[keep], tokens[keep], ids[keep]
         log_probs, state = next_log_probs(model, tokens.flatten(), state)
+        log_probs = constrain(log_probs, length) if constrain else log_probs
         scores, beam_indices, tokens = best_extensions(scores, log_probs, beam_size)
         state = state.reorder(beam_indices)
         prefixes = ids.gather(1, beam_indices[..., None].expand_as(ids))

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from regard.errors import NotFiniteError
 from regard.models.interface import Rows, StateT, Tokens
+from regard.search.constrain import Constrain
 from regard.search.hypothesis import Hypothesis
 from regard.search.step import LogProbs, StepModel, next_log_probs, select_check_interval
 from regard.text.tokenizer import BOS, EOS, PAD
@@ -25,8 +26,9 @@ def generate(
     max_lengths: Int[Tensor, " batch"],
     choose: ChooseToken,
     check_every: int | None = None,
+    constrain: Constrain | None = None,
 ) -> list[Hypothesis]:
-    """Generate all rows in parallel; `choose` selects the next token of each.
+    """Generate all rows in parallel; `choose` selects the next token of each, if `constrain` allows it.
 
     A row that has produced EOS or reached its maximum length produces no more. Such rows are removed
     from the batch every `check_every` steps (on a GPU not at every step, since the check synchronises),
@@ -43,6 +45,7 @@ def generate(
     scores = torch.zeros(len(rows), device=rows.device)
     for step in range(longest):
         log_probs, state = next_log_probs(model, tokens, state)
+        log_probs = constrain(log_probs, step) if constrain else log_probs
         tokens, token_scores = choose(log_probs, rows, step)
         ids[rows, step] = torch.where(active, tokens, PAD)
         scores[rows] += torch.where(active, token_scores, 0.0)

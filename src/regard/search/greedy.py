@@ -6,6 +6,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from regard.models.interface import StateT
+from regard.search.constrain import Constrain
 from regard.search.generate import generate
 from regard.search.hypothesis import Hypothesis
 from regard.search.step import StepModel, topk
@@ -16,9 +17,10 @@ def greedy(
     memory: Any,
     max_lengths: Int[Tensor, " batch"],
     check_every: int | None = None,
+    constrain: Constrain | None = None,
 ) -> list[Hypothesis]:
     """One output per row, of at most `max_lengths` tokens."""
-    return generate(model, memory, max_lengths, choose_best, check_every)
+    return generate(model, memory, max_lengths, choose_best, check_every, constrain)
 
 
 def choose_best(

@@ -7,6 +7,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from regard.models.interface import StateT
+from regard.search.constrain import Constrain
 from regard.search.generate import generate
 from regard.search.hypothesis import Hypothesis
 from regard.search.step import StepModel
@@ -21,6 +22,7 @@ def sample(
     top_k: int | None = None,
     top_p: float | None = None,
     check_every: int | None = None,
+    constrain: Constrain | None = None,
 ) -> list[Hypothesis]:
     """One sample per row, which depends on the row's seed alone, not on the batch.
 
@@ -44,7 +46,7 @@ def sample(
         token = tokens.gather(1, torch.minimum(sampled, last))
         return token[:, 0], log_probs.gather(1, token)[:, 0]
 
-    return generate(model, memory, max_lengths, choose, check_every)
+    return generate(model, memory, max_lengths, choose, check_every, constrain)
 
 
 def uniform_draws(seed: int, count: int) -> Float[Tensor, " count"]:

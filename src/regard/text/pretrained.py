@@ -86,6 +86,10 @@ class PretrainedTokenizer(Tokenizer):
             inside_word = bool(text)
         return tokens
 
+    def token_to_ids(self, token: str) -> list[int]:
+        """Within a word a token has a dot, which depends on the token before."""
+        return super().token_to_ids(token) or super().token_to_ids(token.removeprefix("·"))
+
     def to_json(self) -> dict[str, Any]:
         template = {"head": self.head, "prefix": self.prefix, "tail": self.tail}
         return {"kind": self.kind, "lower": self.lowercase} | self.record | template

@@ -78,6 +78,10 @@ class Tokenizer(ABC):
         """One readable string per id, as shown in diagrams."""
         return [self.vocab[i] for i in ids]
 
+    def token_to_ids(self, token: str) -> list[int]:
+        """The ids that `ids_to_tokens` may show as this token: usually one, or none."""
+        return [i for i in range(self.vocab_size) if self.ids_to_tokens([i]) == [token]]
+
     def to_json(self) -> dict[str, Any]:
         return {
             "kind": self.kind,
