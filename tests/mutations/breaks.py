@@ -218,8 +218,8 @@ BREAKS: list[Break] = [
         ABLATE,
         breaks={
             "heads: the normaliser sees the heads of a group as one": (
-                "fold_groups(self.normalise(unfold_groups(folded, heads)), kv_heads)",
-                "self.normalise(folded)",
+                "fold_groups(normalise(unfold_groups(scores, heads)), kv_heads)",
+                "normalise(scores)",
             ),
         },
     ),
