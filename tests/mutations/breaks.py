@@ -352,7 +352,7 @@ BREAKS: list[Break] = [
         CACHE_BYTES,
         breaks={
             "state: keys that are also values become two tensors": (
-                "once(lambda tensor: tensor.index_select(0, rows))",
+                "Once(lambda tensor: tensor.index_select(0, rows))",
                 "lambda tensor: tensor.index_select(0, rows)",
             ),
         },
