@@ -1,5 +1,6 @@
 """The figures on results/README.md are those of the folders beside it."""
 
+import csv
 import json
 import math
 import re
@@ -9,6 +10,7 @@ from statistics import mean, stdev, variance
 import pytest
 
 from regard import presets
+from regard.config.defaults import choose_values
 from regard.statistics import welch_p
 
 RESULTS = Path(__file__).parents[1] / "results"
@@ -180,3 +182,33 @@ def test_preset_of_mamba_has_the_setting_with_the_lowest_validation_loss():
     config = presets.load("multi30k-mamba")
     chosen = (config.training.epochs, config.model.dropout, config.training.learning_rate)
     assert chosen == (best["epochs"], best["dropout"], best["learning_rate"])
+
+
+def test_rule_for_own_data(table):
+    with (RESULTS / "own-data" / "rule.csv").open(encoding="utf-8") as file:
+        rows = list(csv.DictReader(file))
+    bleu = {(r["pairs"], r["corpus"], r["change"]): float(r["val_bleu_lower"]) for r in rows}
+    names = [f"{key} {f}" for key in ("width", "vocab", "batch", "epochs") for f in ("×0.5", "×2")]
+    cells = table("the rule", "epochs 2")
+    rules = [row for row in rows if row["change"] == "rule"]
+    assert len(cells) == len(rules)
+    for (name,), (rule, *changes, test) in cells.items():
+        pairs, corpus = name.replace(",", "").rstrip(")").lower().split(" (")
+        [row] = [r for r in rules if (r["pairs"], r["corpus"]) == (pairs, corpus)]
+        assert (rule, test) == (row["val_bleu_lower"], row["test_bleu_lower_beam_5"])
+        for change, cell in zip(names, changes, strict=True):
+            other = bleu.get((pairs, corpus, change))
+            assert cell == ("" if other is None else f"{other - bleu[pairs, corpus, 'rule']:+.2f}")
+
+
+def test_rule_for_own_data_is_the_one_that_was_measured():
+    with (RESULTS / "own-data" / "rule.csv").open(encoding="utf-8") as file:
+        rules = [row for row in csv.DictReader(file) if row["change"] == "rule"]
+    config = presets.validate({"data": {"kind": "files", "train": "a", "val": "b"}}, "test")
+    for row in rules:
+        values = choose_values(config, int(row["pairs"]))
+        assert values["model.hidden_dim"] == int(row["width"])
+        assert values["tokenizer.vocab_size"] == int(row["vocab_size"])
+        assert values["training.batch_sentences"] == int(row["batch_sentences"])
+        assert values["training.epochs"] == float(row["epochs"])
+        assert values["model.dropout"] == float(row["dropout"])

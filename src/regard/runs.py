@@ -48,9 +48,19 @@ class RunFolder:
         names = ("beam", "bleu", "bleu_lower", "chrf", "exact_match", "sentences")
         return [
             {"split": document["split"]} | {name: result.get(name) for name in names}
-            for document in [*documents, *self.card.get("evaluations", [])]
+            for document in [
+                *documents,
+                *self.card.get("evaluations", []),
+                *self.shipped_evaluation,
+            ]
             for result in document["results"]
         ]
+
+    @property
+    def shipped_evaluation(self) -> list[Document]:
+        """The evaluation on the card of a shipped model, with its weights as they are: int8."""
+        document = self.card.get("evaluation")
+        return [{"split": document["split"], **document["int8"]}] if document else []
 
     @property
     def is_finished(self) -> bool:
@@ -118,6 +128,7 @@ class RunFolder:
             "data": self.start.get("data", {}),
             "figures": self.figures,
             "evaluations": self.evaluations,
+            "terms": self.start.get("terms", {}),
             "files": self.list_files(),
         }
 

@@ -93,7 +93,7 @@ VARIANTS = {"plain": {}, "window": {"window": 3}, "multi-query": {"kv_heads": 1,
 def test_fused_equals_the_path_with_weights(position, monkeypatch):
     calls = []
     fused = heads.attend_fused
-    monkeypatch.setattr(heads, "attend_fused", lambda *args: (calls.append(1), fused(*args))[1])
+    monkeypatch.setattr(heads, "attend_fused", lambda *a, **b: (calls.append(1), fused(*a, **b))[1])
     x, memory, mask = inputs()
     for variant in VARIANTS.values():
         layer = multi_head(position=position, options=variant)

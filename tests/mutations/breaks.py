@@ -224,8 +224,8 @@ BREAKS: list[Break] = [
         INTERVENE,
         breaks={
             "heads: the normaliser sees the heads of a group as one": (
-                "fold_groups(normaliser(unfold_groups(folded, heads)), kv_heads)",
-                "normaliser(folded)",
+                "fold_groups(normalise(unfold_groups(scores, heads)), kv_heads)",
+                "normalise(scores)",
             ),
         },
     ),
@@ -395,7 +395,7 @@ BREAKS: list[Break] = [
         CACHE_BYTES,
         breaks={
             "state: keys that are also values become two tensors": (
-                "once(lambda tensor: tensor.index_select(0, rows))",
+                "Once(lambda tensor: tensor.index_select(0, rows))",
                 "lambda tensor: tensor.index_select(0, rows)",
             ),
         },

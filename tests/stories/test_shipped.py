@@ -1,6 +1,7 @@
 """What a user types right after the installation: translation and diagrams by a shipped model, offline."""
 
 import json
+import re
 import zipfile
 from pathlib import Path
 
@@ -72,6 +73,12 @@ def test_evaluate(regard, tmp_path: Path, monkeypatch) -> None:
 def unwrap(text: str) -> str:
     """The text of a help page, without its frame and line breaks."""
     return " ".join(text.replace("│", " ").split())
+
+
+def test_info_has_quality_and_terms(regard) -> None:
+    text = unwrap(regard("info", "de-en").out)
+    assert re.search(r"test, beam 5: BLEU 53\.\d+, BLEU \(lowercased\) 53\.\d+", text)
+    assert "contributors of tatoeba.org (CC BY 2.0 FR)" in text
 
 
 def test_help_and_the_list_of_presets_name_the_models(regard) -> None:

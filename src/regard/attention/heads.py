@@ -6,6 +6,7 @@ generates token by token does not recompute them at every step.
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
+from functools import partial
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -216,18 +217,13 @@ class MultiHeadBase(nn.Module, ABC):
         dropout_p = self.dropout if self.training else 0.0
         normaliser = place(self.normalise, places)
         if type(self.score) is ScaledDot and normaliser is softmax and not need_weights:
-
-            def attend_to(query: Tensor, keys: Tensor) -> Tensor:
-                return attend_fused(query, keys, values, mask, bias, dropout_p, scale)
-
+            options = {"values": values, "mask": mask, "bias": bias}
+            attend_to = partial(attend_fused, **options, dropout_p=dropout_p, scale=scale)
             return unfold_groups(select_by_length(attend_to, rotated, mask), heads), None
         scores = select_by_length(self.score, rotated, mask)
         scores = scores if scale == 1 else scores * scale
         scores = scores if bias is None else scores + bias
-
-        def normalise(folded: Tensor) -> Tensor:
-            return fold_groups(normaliser(unfold_groups(folded, heads)), kv_heads)
-
+        normalise = partial(normalise_folded, normaliser, heads, kv_heads)
         context, weights = attend(scores, values, mask, normalise, dropout_p)
         weights = unfold_groups(weights, heads) if need_weights else None
         return unfold_groups(context, heads), weights
@@ -246,6 +242,13 @@ def select_by_length(
         is_longer = mask.sum(-1, keepdim=True) > length
         result = torch.where(is_longer, compute(query, keys), result)
     return result
+
+
+def normalise_folded(
+    normalise: Normaliser, heads: int, kv_heads: int, scores: Tensor
+) -> Float[Tensor, "batch kv_heads folded key"]:
+    """The weights of scores whose groups are folded: `normalise` sees every head."""
+    return fold_groups(normalise(unfold_groups(scores, heads)), kv_heads)
 
 
 def unrotated(heads: Heads, position_ids: Int[Tensor, "batch length"]) -> Heads:

@@ -163,6 +163,9 @@ def describe_training(document: dict[str, Any]) -> dict[str, list[str]]:
 TOKENIZER_KEYS = ("vocab_size", "min_frequency", "joint", "lowercase")
 
 
+TERMS = ("attribution", "domain")
+
+
 def describe_results(document: dict[str, Any]) -> dict[str, list[str]]:
     """The lines about how it went, by heading."""
     figures, versions = document["figures"], document["versions"] or {}
@@ -187,6 +190,7 @@ def describe_results(document: dict[str, Any]) -> dict[str, list[str]]:
         "training": training,
         "validation": validation,
         "evaluation": [format_evaluation(row) for row in document["evaluations"]],
+        "terms": [document["terms"][key] for key in TERMS if key in document["terms"]],
         "versions": [", ".join(f"{name} {version}" for name, version in versions.items())],
         "files": [*files, f"{format_size(sum(sizes.values())):>9}  in all"],
     }

@@ -8,7 +8,7 @@ With x = (training pairs / 2,000)^(1/4), between 500 and 200,000 pairs:
     training.epochs                            30 / x    rounded up, and 1,000 steps at least (min_steps)
 
 so that the number of steps grows with x. Dropout is 0.3, and 0.15 from 60,000 pairs; label smoothing is 0.1
-and the peak learning rate 0.002. docs/translation.md says which points were measured.
+and the peak learning rate 0.002. results/README.md has what each value is worth.
 """
 
 from math import ceil, lcm

@@ -33,11 +33,11 @@ class Record:
 
     def select(self: R, rows: Rows) -> R:
         """Sentence i of the result is sentence rows[i] of this record."""
-        return self._map(once(lambda tensor: tensor.index_select(0, rows)))
+        return self._map(Once(lambda tensor: tensor.index_select(0, rows)))
 
     def copy(self: R) -> R:
         """A record that shares no memory with this one."""
-        return self._map(once(lambda tensor: tensor.clone()))
+        return self._map(Once(lambda tensor: tensor.clone()))
 
     def cache_bytes(self) -> int:
         """Bytes of its floating-point tensors, each counted once; position ids and masks do not count."""
@@ -57,19 +57,17 @@ class Record:
         return type(self)(**values)
 
 
-def once(function: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor]:
-    """`function`, called once for each tensor: one that occurs twice in a record stays one tensor."""
-    results: dict[int, tuple[Tensor, Tensor]] = {}
+class Once:
+    """A function, called once for each tensor: one that occurs twice in a record stays one tensor."""
 
-    def call(tensor: Tensor) -> Tensor:
-        if id(tensor) not in results:
-            results[id(tensor)] = (
-                tensor,
-                function(tensor),
-            )  # an id is unique while its tensor exists
-        return results[id(tensor)][1]
+    def __init__(self, function: Callable[[Tensor], Tensor]) -> None:
+        self.function = function
+        self.results: dict[int, tuple[Tensor, Tensor]] = {}
 
-    return call
+    def __call__(self, tensor: Tensor) -> Tensor:
+        if id(tensor) not in self.results:  # an id is unique while its tensor exists
+            self.results[id(tensor)] = tensor, self.function(tensor)
+        return self.results[id(tensor)][1]
 
 
 def map_tensors(function: Callable[[Tensor], Tensor], value: object) -> object:

@@ -1,8 +1,8 @@
 """Requests to a model and its answers: between the page and its worker, and in `regard translate --json`.
 
 The page posts `{"id": 1, "request": {...}}` to its worker and gets `{"id": 1, "response": {...}}`, or
-`{"id": 1, "error": "a sentence"}`. Tensors are flat lists of numbers with a shape (typed arrays between the page and
-its worker).
+`{"id": 1, "error": "a sentence"}`. Tensors are flat lists of numbers with a shape (typed arrays between the
+page and its worker).
 """
 
 from typing import Annotated, Literal
@@ -138,7 +138,7 @@ class ModelInfo(Table):
     source_language: str | None = None
     target_language: str | None = None
     examples: tuple[str, ...] = ()
-    facts: dict[str, str] = {}
+    facts: dict[str, str] = Field(default_factory=dict)
     """Lines about its training, data and terms, by title."""
 
 
