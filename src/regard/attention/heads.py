@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from regard.attention.attend import attend, attend_fused
 from regard.attention.masks import window_mask
-from regard.attention.normalise import softmax
+from regard.attention.normalise import Normaliser, softmax
 from regard.attention.places import AnyNormaliser, PlacedNormaliser, Places, place
 from regard.attention.positions import Position, Rotation, divide_heads
 from regard.attention.scores import ScaledDot, Score

@@ -17,9 +17,9 @@ from torch import Tensor
 
 from regard import config
 from regard.errors import UserError
-from regard.models import Model, weights
+from regard.models import weights
+from regard.models.intervene import count_heads
 from regard.page.schema import ModelInfo
-from regard.text.tokenizer import EOS
 from regard.translator import Translator
 
 ALIGNMENT = 4  # bytes: what a view of float32 numbers needs
@@ -136,7 +136,7 @@ def describe(translator: Translator, name: str) -> ModelInfo:
     return ModelInfo(
         name=name,
         kind=settings.model.kind,
-        heads=count_heads(translator.model),
+        heads={name: count for name, count in count_heads(translator.model).items()},
         parameters=translator.model.parameter_count,
         tokenizer=tokenizers.source.kind,
         examples=EXAMPLES.get(subject or "", ()),
@@ -146,13 +146,6 @@ def describe(translator: Translator, name: str) -> ModelInfo:
 
 
 @torch.inference_mode()
-def count_heads(model: Model) -> dict[str, tuple[int, int]]:
-    """(layers, heads) of each mechanism that the model has, from the weights of one token."""
-    token = torch.full((1, 1), EOS, device=next(model.parameters()).device)
-    attention = model.attention_weights(token, torch.ones_like(token, dtype=torch.bool), token)
-    return {name: (w.shape[1], w.shape[2]) for name, w in attention.items()}
-
-
 def collect_facts(translator: Translator) -> dict[str, str]:
     """Lines about vocabulary, training and terms, by title; those that are known."""
     tokenizers, card = translator.tokenizers, translator.card or {}
