@@ -136,7 +136,7 @@ def describe(translator: Translator, name: str) -> ModelInfo:
     return ModelInfo(
         name=name,
         kind=settings.model.kind,
-        heads={name: count for name, count in count_heads(translator.model).items()},
+        heads={**count_heads(translator.model)},
         parameters=translator.model.parameter_count,
         tokenizer=tokenizers.source.kind,
         examples=EXAMPLES.get(subject or "", ()),
