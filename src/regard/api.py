@@ -70,7 +70,7 @@ class Translator(translator.Translator):
                 files.write(folder / "card.json", json.dumps(self.card, indent=1) + "\n")
             files.write(folder / "config.toml", self.config.to_toml())
 
-    def page(self, *, height: int = 760, float32: bool = False, name: str = "model") -> None:
+    def page(self, *, height: int = 960, float32: bool = False, name: str = "model") -> None:
         """Display the page of this model in a notebook: translate, see attention, change it; no network.
 
         The model is inside, so the notebook's file grows by its size: weights are int8, unless `float32`.

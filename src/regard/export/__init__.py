@@ -1,4 +1,4 @@
-"""Runs for others: `hub`, a folder for the Hugging Face hub; `page`, one HTML file that runs them and shows labs."""
+"""Runs for others: `hub`, a folder for the Hugging Face hub; `page`, one HTML file, also for labs."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass

@@ -12,6 +12,8 @@ from regard.page.build import Pack, build
 from regard.page.pack import pack
 from regard.translator import load
 
+LINE_EVERY = 30  # settings
+
 
 def export_page(
     runs: Sequence[Path],
@@ -37,16 +39,16 @@ def export_page(
 
 
 def measure(console: Console) -> dict[str, Any]:
-    """Every quick lab, over its settings, with a progress bar; a line for each lab elsewhere."""
+    """Every quick lab, over its settings, with a progress bar; elsewhere a line now and then."""
     from regard.page.labs import measure_labs, quick_labs  # matplotlib takes a while to import
 
     with Display(console) as display:
 
-        def report(fraction: float, lab: str, setting: str) -> None:
-            display.update(fraction, f"{lab}, {setting}")
-            if display.bar is None and setting.startswith("setting 1 "):
-                left = f", {display.time_left}" if display.time_left else ""
-                display.print(f"{lab}{left}")
+        def report(done: int, total: int, lab: str) -> None:
+            display.update(done / total, f"setting {done + 1} of {total}: {lab}")
+            if display.bar is None and done % LINE_EVERY == 0:
+                parts = [f"labs: {done} of {total} settings measured", display.time_left]
+                display.print(", ".join(filter(None, parts)))
 
         return measure_labs(quick_labs(), report)
 

@@ -86,7 +86,7 @@ def scale(field: Mapping[str, Any], steps: Sequence[float]) -> Iterator[Value]:
     """The default of a number times each step, within its range."""
     default, whole = field["default"], field["type"] == "integer"
     least, most = field.get("minimum", 0), field.get("maximum", math.inf)
-    if most / default >= DECADES or (least > 0 and most / least >= DECADES):
+    if any(bound > 0 and DECADES <= most / bound < math.inf for bound in (default, least)):
         steps = [10 ** math.copysign(1 if 0.3 < step < 3 else 2, step - 1) for step in steps]
     multiple = field.get("multipleOf", 1)
     for step in steps:
@@ -98,24 +98,28 @@ def scale(field: Mapping[str, Any], steps: Sequence[float]) -> Iterator[Value]:
 
 
 def measure_labs(
-    labs: Sequence[Lab], report: Callable[[float, str, str], None] | None = None
+    labs: Sequence[Lab], report: Callable[[int, int, str], None] | None = None
 ) -> dict[str, Any]:
-    """The labs as data for a page; `report(fraction, lab, setting)` is called before each measurement."""
+    """The labs as data for a page; `report(done, total, lab)` is called before each measurement.
+
+    Labs take turns, so that the time of what is done tells the time of what is left.
+    """
     points = {lab.name: choose_points(lab) for lab in labs}
-    total, done = sum(map(len, points.values())), 0
+    measured: dict[str, list[dict[str, Any]]] = {lab.name: [] for lab in labs}
+    total = sum(map(len, points.values()))
     glyphs: Glyphs = {}
-    described = []
-    for lab in labs:
-        measured = []
-        for number, point in enumerate(points[lab.name], start=1):
-            if report is not None:
-                report(done / total, lab.name, f"setting {number} of {len(points[lab.name])}")
-            result = lab.run(SEED, **point)
-            measured.append(describe_result(lab, result) | {"plot": draw_svg(lab, result, glyphs)})
-            done += 1
-        described.append(describe_lab(lab, points[lab.name]) | {"results": compress(measured)})
+    turns = [(turn, lab, point) for lab in labs for turn, point in enumerate(points[lab.name])]
+    for done, (_, lab, point) in enumerate(sorted(turns, key=lambda one: one[0])):
+        if report is not None:
+            report(done, total, lab.name)
+        result = lab.run(SEED, **point)
+        plot = draw_svg(lab, result, glyphs)
+        measured[lab.name].append(describe_result(lab, result) | {"plot": plot})
     return {
-        "labs": described,
+        "labs": [
+            describe_lab(lab, points[lab.name]) | {"results": compress(measured[lab.name])}
+            for lab in labs
+        ],
         "glyphs": compress(glyphs),
         "palettes": {name: palette(theme) for name, theme in THEMES.items()},
         "seed": SEED,

@@ -43,14 +43,15 @@ def record(translation: Translation, rank: int) -> dict[str, Any]:
 
 
 def encode_tensor(tensor: Tensor) -> dict[str, Any]:
-    numbers = tensor.float().cpu().contiguous().numpy().astype("<f4")
+    numbers = tensor.float().cpu().contiguous().numpy().astype("<f4").tobytes()
     return {"shape": list(tensor.shape), "data": base64.b64encode(numbers).decode("ascii")}
 
 
 def frame(page: str, height: int = HEIGHT) -> str:
-    """The page as one HTML element that any cell of a notebook can show."""
+    """The page as one HTML element, in ASCII: so the encoding of what is around it does not matter."""
+    inside = escape_html(page).encode("ascii", "xmlcharrefreplace").decode("ascii")
     return (
-        f'<iframe srcdoc="{escape_html(page)}" sandbox="{PERMISSIONS}" width="100%" height="{height}" '
+        f'<iframe srcdoc="{inside}" sandbox="{PERMISSIONS}" width="100%" height="{height}" '
         'style="border: 0" title="Regard"></iframe>'
     )
 

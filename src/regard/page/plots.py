@@ -28,7 +28,7 @@ Glyphs = dict[str, str]
 
 def draw_svg(lab: Lab, result: Result, glyphs: Glyphs) -> dict[str, str]:
     """The plot by theme, {"both": svg} where colours alone tell them apart; its glyphs join `glyphs`."""
-    with matplotlib.rc_context(OPTIONS):
+    with matplotlib.rc_context(OPTIONS):  # type: ignore[arg-type]
         pictures = draw_once(lab, result) or draw_twice(lab, result)
     return {name: take_glyphs(shorten(svg), glyphs) for name, svg in pictures.items()}
 

@@ -39,7 +39,7 @@ function mark(passed) {
 export function renderTable(root, { columns, rows }) {
   const cell = (tag) => (text) => element(tag, {}, text);
   root.replaceChildren(
-    element("summary", {}, t("table")),
+    element("h3", {}, t("table")),
     element("div", { class: "scroll", tabindex: "0", role: "group", "aria-label": t("table") },
       element("table", {},
         element("thead", {}, element("tr", {}, columns.map(cell("th")))),
@@ -49,10 +49,10 @@ export function renderTable(root, { columns, rows }) {
   );
 }
 
-// Paragraphs are filled again for the width of the page; indented lines are formulas.
+// Paragraphs are filled again for the width of the page; what is indented or in columns stays as it is.
 export function renderDerivation(root, text) {
   const parts = text.split(/\n\s*\n/).map((part) => {
-    const formula = /^(    |\t)/.test(part);
+    const formula = /^ {4}|\S {3,}\S/.test(part);
     return formula ? element("pre", { tabindex: "0" }, part.replace(/^ {4}/gm, "")) : element("p", {}, part.replace(/\s*\n\s*/g, " "));
   });
   root.replaceChildren(element("h3", {}, t("derivation")), ...parts);

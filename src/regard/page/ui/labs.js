@@ -21,10 +21,10 @@ export class Labs {
     this.sliders = new Sliders((parameter, value) => this.move(parameter, value), (point) => this.show(point));
     this.code = element("code", {});
     part("saving").classList.add("picture-foot");
-    const picture = element("div", {}, this.frame, this.saving);
+    const picture = element("div", { class: "lab-picture" }, this.frame, this.saving);
     const stage = element("div", { class: "lab-stage" }, picture, this.sliders.root);
-    const text = element("div", { class: "lab-text" }, part("checks"), part("derivation"));
-    this.section = element("section", { class: "lab" }, part("claim", "h2"), part("verdict"), stage, text, part("table", "details"));
+    const text = element("div", { class: "lab-text" }, part("derivation"), part("table"));
+    this.section = element("section", { class: "lab" }, part("claim", "h2"), part("verdict"), stage, part("checks"), text);
     root.replaceChildren(this.list, this.section);
     this.render();
   }

@@ -33,7 +33,7 @@ export class Sliders {
     const numeric = typeof parameter.values[0] === "number";
     const value = element("output", { hidden: !numeric });
     const { root, set } = numeric ? this.slider(parameter, index) : this.choice(parameter, index);
-    const head = element("div", { class: "parameter-head" }, element("span", { class: "parameter-name", id: `parameter-${index}` }, parameter.name), value);
+    const head = element("div", { class: "parameter-head" }, element("span", { class: "parameter-name" }, parameter.name), value);
     return {
       root: element("div", { class: "parameter" }, head, root, element("p", { class: "quiet small", id: `about-${index}` }, parameter.description)),
       set: (chosen) => {
@@ -44,13 +44,13 @@ export class Sliders {
     };
   }
 
-  slider({ values, default: usual }, index) {
+  slider({ name, values, default: usual }, index) {
     const texts = values.map(formatValue);
     const range = element("input", {
       type: "range",
       ...{ min: 0, max: values.length - 1, step: 1 },
       "data-control": `parameter-${index}`,
-      "aria-labelledby": `parameter-${index}`,
+      "aria-label": name,
       "aria-describedby": `about-${index}`,
       oninput: ({ target }) => this.move(index, Number(target.value)),
     });
@@ -64,12 +64,12 @@ export class Sliders {
     return { root, set };
   }
 
-  choice({ values }, index) {
+  choice({ name, values }, index) {
     const inputs = values.map((_, number) =>
       element("input", { type: "radio", name: `choice-${index}`, value: number, "data-control": `parameter-${index}-${number}`, onchange: () => this.move(index, number) }),
     );
     const labels = values.map((value, number) => element("label", {}, inputs[number], element("span", {}, nameOf(value))));
-    const root = element("div", { class: "segments", role: "radiogroup", "aria-labelledby": `parameter-${index}` }, labels);
+    const root = element("div", { class: "segments", role: "radiogroup", "aria-label": name }, labels);
     return { root, set: (chosen) => (inputs[chosen].checked = true) };
   }
 }
