@@ -159,8 +159,12 @@ class Page {
     document.getElementById("announce").textContent = text;
   }
 
-  async copyLink() {
+  copyLink() {
     this.changed();
+    return this.copyAddress();
+  }
+
+  async copyAddress() {
     try {
       await navigator.clipboard.writeText(window.location.href);
       this.announce(t("linkCopied"));

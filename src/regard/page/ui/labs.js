@@ -11,7 +11,7 @@ import { t } from "./texts.js";
 const ABSENT = 1; // the second point of every lab; the first is its default
 
 export class Labs {
-  // data: {labs, glyphs, palettes, seed}; page: shown (the theme), announce(text), setFragment(text)
+  // data: {labs, glyphs, palettes, seed}; page: shown (the theme), announce(text), setFragment(text), copyAddress()
   constructor(page, root, data) {
     Object.assign(this, { page, data, current: 0, point: 0, measured: new Map(), glyphs: null, plot: null });
     const part = (name, tag = "div") => (this[name] = element(tag, { class: name }));
@@ -78,13 +78,15 @@ export class Labs {
         element("button", { type: "button", "aria-current": index === this.current ? "true" : null, onclick: () => this.open(index) }, name),
       ),
     );
+    const chosen = this.list.children[this.current];
+    this.list.scrollLeft = chosen.offsetLeft - (this.list.clientWidth - chosen.offsetWidth) / 2; // on a phone it is one long row
     this.claim.textContent = lab.claim;
     this.frame.setAttribute("aria-label", t("plot"));
     this.sliders.build(lab, [["toDefault", 0], ["toAbsent", ABSENT]]);
+    const actions = { saveSvg: () => this.save("svg"), savePng: () => this.save("png"), copyLink: () => this.copyLink() };
     this.saving.replaceChildren(
       this.code,
-      element("div", { class: "saving" }, ...["svg", "png"].map((kind) =>
-        element("button", { type: "button", class: "link", onclick: () => this.save(kind) }, t(kind === "svg" ? "saveSvg" : "savePng")))),
+      element("div", { class: "saving" }, Object.entries(actions).map(([text, onclick]) => element("button", { type: "button", class: "link", onclick }, t(text)))),
     );
     renderDerivation(this.derivation, lab.derivation);
     this.renderPoint();
@@ -108,7 +110,7 @@ export class Labs {
     this.result = { ...result, glyphs };
     this.renderPlot();
     this.section.setAttribute("aria-busy", "false");
-    this.page.announce(this.verdict.textContent);
+    if (this.section.checkVisibility()) this.page.announce(this.verdict.textContent);
   }
 
   renderPlot() {
@@ -116,6 +118,11 @@ export class Labs {
     const { shown } = this.page;
     this.plot = assemblePlot(this.result.plot, shown, this.result.glyphs, this.data.palettes[shown]);
     this.image.show(this.plot, this.lab.claim);
+  }
+
+  copyLink() {
+    this.page.setFragment(this.fragment);
+    return this.page.copyAddress();
   }
 
   save(kind) {
