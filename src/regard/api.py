@@ -3,6 +3,7 @@
 model = regard.train("case", pairs=pairs)
 model.translate(texts)      model.stream(texts)      model.score(pairs)         model.explain(pairs)
 model.encode(texts)         model.evaluate(pairs)    model.to("cuda")         model.save(folder)
+model.page()                model.translate(texts)[0].show()    (in a notebook)
 """
 
 import json
@@ -71,6 +72,16 @@ class Translator(translator.Translator):
             if self.card is not None:
                 files.write(folder / "card.json", json.dumps(self.card, indent=1) + "\n")
             files.write(folder / "config.toml", self.config.to_toml())
+
+    def page(self, *, height: int = 960, float32: bool = False, name: str = "model") -> None:
+        """Display the page of this model in a notebook: translate, see attention, change it; no network.
+
+        The model is inside, so the notebook's file grows by its size: weights are int8, unless `float32`.
+        """
+        from regard.page import build, notebook, pack
+
+        packed = build.Pack(*pack.pack(self, name, float32))
+        notebook.show(build.render([packed], title=f"{name} · Regard"), height)
 
     def stream(
         self,

@@ -37,6 +37,12 @@ class Translation:
             raise UserError("no attention weights: call translate(texts, attention=True)")
         return self.weights
 
+    def show(self, height: int = 760) -> None:
+        """Display its attention in a notebook: every layer and head, as `regard page` does; no network."""
+        from regard.page import notebook
+
+        notebook.show(notebook.render_translation(self), height)
+
 
 @dataclass(frozen=True)
 class EncoderStates:

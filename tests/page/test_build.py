@@ -48,7 +48,7 @@ class Elements(HTMLParser):
 
 @pytest.fixture(scope="module")
 def elements():
-    return Elements(page.render([PACK], engine="// </script> <!--", labs=[{"name": "x"}]))
+    return Elements(page.render([PACK], engine="// </script> <!--", labs={"labs": [{"name": "x"}]}))
 
 
 def test_the_policy_allows_this_script_and_style_and_no_request(elements):
@@ -81,7 +81,7 @@ def test_nothing_is_loaded_from_elsewhere(elements):
 def test_data_cannot_end_its_element(elements):
     assert json.loads(elements.texts("script", id="models")[0])[0]["info"]["name"] == "</script><b>"
     assert json.loads(elements.texts("script", id="engine")[0]) == "// </script> <!--"
-    assert json.loads(elements.texts("script", id="labs")[0]) == [{"name": "x"}]
+    assert json.loads(elements.texts("script", id="labs")[0]) == {"labs": [{"name": "x"}]}
     [weights] = elements.texts("script", id="weights-0")
     assert base64.b64decode(weights) == PACK.weights
     assert elements.texts("script", id="weights-1") == []
@@ -196,6 +196,10 @@ def test_no_browser_is_said(make_run, monkeypatch):  # noqa: F811
         (["RUN", "--to", "hub", "--overwrite"], "--to hub has no option --overwrite: leave it out"),
         (["RUN", "RUN", "RUN", "--to", "page"], "--to page takes 2 at most: got 3 runs"),
         (["RUN", "RUN", "--to", "hub"], "--to hub takes 1 at most: got 2 runs"),
+        (["--to", "page"], "there is nothing to write: name a run, or add --labs"),
+        (["--to", "hub"], "there is nothing to write: name a run"),
+        (["RUN", "--to", "hub", "--labs"], "--to hub has no option --labs: leave it out"),
+        (["--to", "page", "--labs", "--float32"], "--float32 is about the weights of a run"),
         (["RUN", "--to", "pge"], 'got "pge"; choose hub, page. Did you mean "page"?'),
     ],
 )

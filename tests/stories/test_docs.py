@@ -34,7 +34,7 @@ SMALL_MODEL = {
 }
 SMALL_OUTPUTS = ["search.max_ratio=0.1", "search.max_extra=2"]
 REPLACED = {"--layer 18": "--layer 2"}  # the small checkpoint has three layers
-NOT_RUN = r"data get|bench training|bench decoding|lab --all"  # downloads, or takes minutes
+NOT_RUN = r"data get|bench training|bench decoding|lab --all|export .*--labs"  # downloads, or takes minutes
 EXIT_CODES = {"lab copying --check answers/copying.py": 1}  # the worksheet is still empty
 
 
@@ -115,6 +115,7 @@ def test_every_block_runs(
 ):
     script = "".join(block.text for block in blocks(page) if block.language == "bash")
     monkeypatch.setattr("regard.training.examples.EXAMPLES", 0)
+    monkeypatch.setattr("regard.page.notebook.show", lambda page, height: None)  # in no notebook
     monkeypatch.chdir(tmp_path)
     write_data(tmp_path)
     monkeypatch.setenv("REGARD_DATA", str(tmp_path / "data"))

@@ -44,6 +44,10 @@ Runs = Annotated[
     list[Path],
     typer.Argument(help="Run folders, or shipped models.", metavar="RUN...", show_default=False),
 ]
+OptionalRuns = Annotated[
+    list[Path] | None,
+    typer.Argument(help="Run folders, or shipped models.", metavar="[RUN...]", show_default=False),
+]
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON document and nothing else.")]
 Int8 = Annotated[
     bool, typer.Option("--int8", help="Quantise the weights to 8 bits: faster, CPU only.")

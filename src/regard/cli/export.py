@@ -7,19 +7,25 @@ from typing import Annotated, Any
 
 import typer
 
-from regard.cli.common import AsJson, Overwrite, Runs, app, err, out, print_json
+from regard.cli.common import AsJson, OptionalRuns, Overwrite, app, err, out, print_json
 from regard.errors import UserError
 
 Float32 = Annotated[
     bool,
     typer.Option("--float32", help="Weights with 32 bits instead of 8: four times the size."),
 ]
+Labs = Annotated[
+    bool,
+    typer.Option(
+        "--labs",
+        help="A page with every lab that trains nothing, measured now: this takes a few minutes.",
+    ),
+]
 
 
 @app.command()
 def export(
     context: typer.Context,
-    runs: Runs,
     to: Annotated[
         str,
         typer.Option(
@@ -32,6 +38,7 @@ def export(
     path: Annotated[
         Path, typer.Option("--out", help="The new folder or file to write.", show_default=False)
     ],
+    runs: OptionalRuns = None,
     split: Annotated[
         str | None,
         typer.Option(
@@ -45,6 +52,7 @@ def export(
         typer.Option("--bleu/--no-bleu", help="hub: whether to evaluate the model for its card."),
     ] = True,
     float32: Float32 = False,
+    labs: Labs = False,
     overwrite: Overwrite = False,
     as_json: AsJson = False,
 ) -> None:
@@ -63,7 +71,8 @@ def export(
         if source is not None and source.name != "DEFAULT":
             raise UserError(f"--to {to} has no option --{name}: leave it out")
     evaluation = Evaluation(split, beam, skip=not bleu)
-    record = write(runs, to, path, evaluation, float32=float32, overwrite=overwrite)
+    options = {"float32": float32, "labs": labs, "overwrite": overwrite, "console": err}
+    record = write(runs or [], to, path, evaluation, **options)
     if as_json:
         print_json(record)
     else:
@@ -72,18 +81,19 @@ def export(
 
 @app.command()
 def page(
-    runs: Runs,
+    runs: OptionalRuns = None,
     float32: Float32 = False,
+    labs: Labs = False,
     open_browser: Annotated[
         bool, typer.Option("--open/--no-open", help="Whether to open the browser.")
     ] = True,
 ) -> None:
-    """Open one or two models in the browser: translate, see attention, change it. No server, no network."""
+    """Open one or two models, or labs, in the browser: see attention, change it. No server, no network."""
     from regard.export import export as write
 
     # It stays there for the browser, until the system clears its temporary files.
     path = Path(tempfile.mkdtemp(prefix="regard-page-")) / "page.html"
-    print_page(write(runs, "page", path, float32=float32))
+    print_page(write(runs or [], "page", path, float32=float32, labs=labs, console=err))
     if open_browser and not webbrowser.open(path.as_uri()):
         err.print("no browser found: open the file yourself", highlight=False, markup=False)
 
@@ -109,8 +119,12 @@ def print_hub(record: dict[str, Any]) -> None:
 
 def print_page(record: dict[str, Any]) -> None:
     """Where the page is, how large, and what is inside."""
-    models = f"{', '.join(record['models'])}, {record['weights']} weights"
-    message = f"{record['out']}: {record['bytes'] / 1e6:.1f} MB, {models}"
+    parts = [f"{record['out']}: {record['bytes'] / 1e6:.1f} MB"]
+    if record["models"]:
+        parts.append(f"{', '.join(record['models'])}, {record['weights']} weights")
+    if record["labs"]:
+        parts.append(f"{len(record['labs'])} labs, {record['settings']} settings")
+    message = ", ".join(parts)
     out.print(message, highlight=False, markup=False)
 
 

@@ -1,9 +1,11 @@
-"""Runs for others: `hub`, a folder for the Hugging Face hub; `page`, one HTML file that runs them."""
+"""Runs for others: `hub`, a folder for the Hugging Face hub; `page`, one HTML file, also for labs."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+from rich.console import Console
 
 from regard.errors import UserError, join_names, suggest
 from regard.export.hub import export_hub
@@ -18,7 +20,10 @@ class Options:
     """What a format may be asked for."""
 
     evaluation: Evaluation
-    float32: bool
+    float32: bool = False
+    labs: bool = False
+    console: Console | None = None
+    """Where progress is printed."""
 
 
 @dataclass(frozen=True)
@@ -38,9 +43,11 @@ EXPORTS = {
         own_options=frozenset({"split", "beam", "bleu"}),
     ),
     "page": Format(
-        lambda runs, out, options: export_page(runs, out, options.float32),
+        lambda runs, out, options: export_page(
+            runs, out, options.float32, options.labs, options.console
+        ),
         most_runs=2,
-        own_options=frozenset({"float32", "overwrite"}),
+        own_options=frozenset({"float32", "labs", "overwrite"}),
     ),
 }
 
@@ -58,16 +65,22 @@ def export(
     evaluation: Evaluation | None = None,
     *,
     float32: bool = False,
+    labs: bool = False,
     overwrite: bool = False,
+    console: Console | None = None,
 ) -> dict[str, Any]:
     """Write runs in the format `to`, one of EXPORTS, to `out`: new, unless a file may be replaced."""
     runs = [runs] if isinstance(runs, Path) else runs
     form = find_format(to)
+    if not runs and not labs:
+        more = ", or add --labs" if "labs" in form.own_options else ""
+        raise UserError(f"there is nothing to write: name a run{more}")
     if len(runs) > form.most_runs:
         raise UserError(f"--to {to} takes {form.most_runs} at most: got {len(runs)} runs")
     is_free = not out.exists() or (out.is_dir() and not any(out.iterdir()))
     if not is_free and not (overwrite and out.is_file()):
         replace = "add --overwrite" if "overwrite" in form.own_options else "delete it"
         raise UserError(f"{out} exists already: choose another --out, or {replace}")
-    record = form.write(runs, out, Options(evaluation or Evaluation(), float32))
+    options = Options(evaluation or Evaluation(), float32, labs, console)
+    record = form.write(runs, out, options)
     return {"runs": [str(run) for run in runs], "to": to, "out": str(out)} | record

@@ -34,7 +34,7 @@ def build(
     out: Path,
     *,
     title: str | None = None,
-    labs: Sequence[Mapping[str, Any]] | None = None,
+    labs: Mapping[str, Any] | None = None,
     engine: str | None = None,
 ) -> int:
     """Write the page to `out`; returns its size in bytes. `engine`: another one, for tests of the view."""
@@ -47,25 +47,33 @@ def render(
     packs: Sequence[Pack],
     *,
     title: str | None = None,
-    labs: Sequence[Mapping[str, Any]] | None = None,
+    labs: Mapping[str, Any] | None = None,
+    translations: Sequence[Mapping[str, Any]] | None = None,
     engine: str | None = None,
 ) -> str:
-    """The page, as HTML. With `labs` it has a second tab."""
+    """The page, as HTML: models, labs (from `regard.page.labs`), or both in two tabs.
+
+    Or, instead of models, `translations` (from `regard.page.notebook`) to look at.
+    """
     style = f"{style_variables()}\n{read(FOLDER / 'ui' / 'style.css')}"
     script = bundle(FOLDER / "ui", "app.js")
-    engine = bundle(FOLDER / "engine", "worker.js") if engine is None else engine
+    if engine is None and packs:
+        engine = bundle(FOLDER / "engine", "worker.js")
     data = {
         "engine": engine,
         "themes": {name: describe_theme(theme) for name, theme in THEMES.items()},
         "models": [pack.manifest for pack in packs],
-        **({} if labs is None else {"labs": labs}),
+        "labs": labs,
+        "translations": translations,
     }
     parts = {
         "policy": content_security_policy(script, style),
         "title": escape_html(title or "Regard"),
         "version": escape_html(__version__),
         "style": style,
-        "data": "\n".join(json_element(name, value) for name, value in data.items()),
+        "data": "\n".join(
+            json_element(name, value) for name, value in data.items() if value is not None
+        ),
         "weights": "\n".join(
             f'<script type="application/octet-stream;base64" id="weights-{number}">'
             f"{base64.b64encode(pack.weights).decode('ascii')}</script>"

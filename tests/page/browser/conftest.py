@@ -10,6 +10,8 @@ from urllib.parse import urlencode
 import pytest
 
 from regard.export import export
+from regard.labs import LABS
+from regard.page import labs
 from regard.page.build import Pack, build
 
 DOUBLE = Path(__file__).parents[1] / "double.js"
@@ -116,6 +118,33 @@ def double_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="session")
+def small_labs() -> dict[str, Any]:
+    """Two labs over a few settings: one parameter at a time, and all combinations with heat maps."""
+    values = {"copying": ["beta=0", "beta=6", "keys=5", "width=16", "scaled=true"], "qkv": []}
+    values["qkv"] = ["temperature=400", "query=1", "query=1 temperature=400"]
+    points = {
+        name: [
+            LABS[name].validate_parameters(dict(word.split("=") for word in setting.split()))
+            for setting in ["", *settings]
+        ]
+        for name, settings in values.items()
+    }
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(
+            labs, "choose_points", lambda lab: [point.model_dump() for point in points[lab.name]]
+        )
+        return labs.measure_labs([LABS[name] for name in values])
+
+
+@pytest.fixture(scope="session")
+def labs_file(tmp_path_factory: pytest.TempPathFactory, small_labs: dict[str, Any]) -> Path:
+    """A page of labs, without a model."""
+    out = tmp_path_factory.mktemp("labs") / "labs.html"
+    build([], out, labs=small_labs)
+    return out
+
+
+@pytest.fixture(scope="session")
 def real_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A page with both shipped models, as users export it."""
     out = tmp_path_factory.mktemp("real") / "page.html"
@@ -125,10 +154,13 @@ def real_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def open_view(browser: Any) -> Iterator[Callable[..., View]]:
-    """open_view(file, **context): a page of its own; in the end no error and no request is allowed."""
+    """open_view(file, ready, **context): a page of its own, in which `ready` appears.
+
+    In the end no error and no request is allowed.
+    """
     views: list[View] = []
 
-    def open_file(file: Path, **context: Any) -> View:
+    def open_file(file: Path, ready: str = ".token", **context: Any) -> View:
         options = {"viewport": {"width": 1440, "height": 900}, "locale": "en-GB"} | context
         page = browser.new_context(**options).new_page()
         page.set_default_timeout(15_000)
@@ -140,7 +172,7 @@ def open_view(browser: Any) -> Iterator[Callable[..., View]]:
         )
         page.on("request", lambda request: view.requests.append(request.url))
         page.goto(file.as_uri())
-        page.locator(".token").first.wait_for()
+        page.locator(ready).first.wait_for()
         views.append(view)
         return view
 

@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from regard.page.build import Pack, build
-from tests.page.browser.conftest import DOUBLE, SENTENCE, describe
+from tests.page.browser.conftest import SENTENCE
 
 STATES = {
     "plain": {"text": SENTENCE, "model": "first", "model2": "second"},
@@ -198,14 +197,5 @@ def test_chinese_text(double):
 # --- labs -----------------------------------------------------------------------------------------
 
 
-def test_labs_are_a_second_tab_if_there_are_any(double, open_view, tmp_path):
+def test_without_labs_there_are_no_tabs(double):
     assert double.page.locator("[role=tab]").count() == 0
-    labs = [{"name": "copying", "title": "Copying </script>", "claim": "A scaled query copies."}]
-    out = tmp_path / "page.html"
-    build([Pack(describe("first"), b"\x00")], out, labs=labs, engine=DOUBLE.read_text("utf-8"))
-    view = open_view(out)
-    view.page.get_by_role("tab", name="Labs").click()
-    assert view.page.get_by_role("heading", name="Copying </script>").is_visible()
-    assert view.page.locator(".controls").is_hidden()
-    view.page.keyboard.press("ArrowLeft")
-    assert view.page.locator(".controls").is_visible()

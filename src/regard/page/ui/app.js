@@ -2,12 +2,14 @@
 
 import { Client, decodeBase64 } from "./client.js";
 import { Controls } from "./controls.js";
+import { Labs } from "./labs.js";
 import { Panel } from "./panel.js";
+import { Recording } from "./recording.js";
 import { TEXTS, setLanguage, t } from "./texts.js";
 import { decodeState, encodeState, newPanel } from "./state.js";
 import { element, readJson, setOptions } from "./dom.js";
 import { keepForOtherText } from "./interventions.js";
-import { mountLabs } from "./labs.js";
+import { mountTabs } from "./tabs.js";
 
 const THEME_TEXTS = { auto: "themeAuto", light: "themeLight", dark: "themeDark" };
 
@@ -24,24 +26,26 @@ class Page {
     this.preferDark.addEventListener("change", () => this.setTheme(this.theme));
     document.getElementById("language").addEventListener("change", ({ target }) => this.setLanguage(remember("language", target.value)));
     document.getElementById("theme").addEventListener("change", ({ target }) => this.setTheme(remember("theme", target.value)));
-    this.showTabs();
+    this.showLabs();
+    window.addEventListener("hashchange", () => this.restore());
   }
 
   async load() {
+    const recordings = readJson("translations");
+    const [engine, manifests] = [readJson("engine"), readJson("models")];
+    if (recordings === null && manifests.length === 0) return; // a page of labs
     const status = element("p", { class: "status" }, t("loading"));
     this.root.replaceChildren(status);
-    const [engine, manifests] = [readJson("engine"), readJson("models")];
     try {
-      this.clients = manifests.map((manifest, index) => new Client(engine, manifest, takeWeights(index)));
+      this.clients = recordings?.map((one) => new Recording(one)) ?? manifests.map((manifest, index) => new Client(engine, manifest, takeWeights(index)));
       this.models = await Promise.all(this.clients.map(({ ready }) => ready));
     } catch (error) {
       status.textContent = t("failed", error.message);
       return;
     }
     this.controls = new Controls(this, (kind, value) => this.onChange(kind, value));
-    this.root.replaceChildren(this.controls.root, this.panelRow);
+    this.root.replaceChildren(...(recordings === null ? [this.controls.root] : []), this.panelRow);
     this.restore();
-    window.addEventListener("hashchange", () => this.restore());
     new ResizeObserver(() => this.redraw()).observe(this.panelRow);
   }
 
@@ -49,8 +53,10 @@ class Page {
 
   restore() {
     const fragment = window.location.hash.slice(1);
-    if (fragment === this.fragment && this.state) return;
-    if (fragment === "main") return;
+    if (fragment === "main" || (fragment === this.fragment && this.state)) return;
+    const isLab = Boolean(this.labs?.restore(fragment));
+    this.openTab?.(isLab ? "tabLabs" : "tabTranslate");
+    if (!this.models || (isLab && this.state)) return;
     this.state = decodeState(fragment, this.models);
     this.fragment = fragment;
     this.controls.show();
@@ -59,7 +65,11 @@ class Page {
   }
 
   changed() {
-    this.fragment = encodeState(this.state, this.models);
+    this.setFragment(encodeState(this.state, this.models));
+  }
+
+  setFragment(fragment) {
+    this.fragment = fragment;
     try {
       window.history.replaceState(null, "", `#${this.fragment}`);
     } catch {
@@ -103,6 +113,7 @@ class Page {
     this.shown = this.theme === "auto" ? (this.preferDark.matches ? "dark" : "light") : this.theme;
     document.documentElement.dataset.theme = this.shown;
     this.redraw();
+    this.labs?.renderPlot();
   }
 
   setLanguage(name) {
@@ -112,6 +123,7 @@ class Page {
     setOptions(document.getElementById("theme"), Object.entries(THEME_TEXTS).map(([key, text]) => [key, t(text)]), this.theme);
     this.controls?.show();
     for (const panel of this.panels) panel.render();
+    this.labs?.render();
   }
 
   colours() {
@@ -123,34 +135,22 @@ class Page {
     return parseFloat(getComputedStyle(document.documentElement).fontSize) / 16;
   }
 
-  showTabs() {
-    const labs = readJson("labs");
-    if (labs === null) return;
-    const tabs = document.getElementById("tabs");
-    const sections = { tabTranslate: this.root, tabLabs: document.getElementById("labs-tab") };
-    const open = (chosen) => {
-      for (const button of tabs.children) {
-        const current = button.dataset.text === chosen;
-        button.setAttribute("aria-selected", String(current));
-        button.tabIndex = current ? 0 : -1;
-        sections[button.dataset.text].hidden = !current;
-      }
-      this.redraw();
-    };
-    for (const [key, section] of Object.entries(sections)) {
-      section.setAttribute("role", "tabpanel");
-      section.setAttribute("aria-labelledby", key);
-      tabs.append(element("button", { type: "button", role: "tab", id: key, "data-text": key, "aria-controls": section.id, onclick: () => open(key) }, t(key)));
-    }
-    tabs.addEventListener("keydown", ({ key }) => {
-      if (key !== "ArrowLeft" && key !== "ArrowRight") return;
-      const other = tabs.querySelector('[aria-selected="false"]');
-      open(other.dataset.text);
-      other.focus();
-    });
-    mountLabs(sections.tabLabs, labs);
-    tabs.hidden = false;
-    open("tabTranslate");
+  // The labs, if the file has any: in a tab of their own, or alone.
+  showLabs() {
+    const data = readJson("labs");
+    if (data === null) return;
+    const root = document.getElementById("labs-tab");
+    this.labs = new Labs(this, root, data);
+    if (readJson("models").length > 0) {
+      this.openTab = mountTabs(document.getElementById("tabs"), { tabTranslate: this.root, tabLabs: root }, (key) => this.onTab(key));
+    } else root.hidden = false;
+    this.restore();
+  }
+
+  onTab(key) {
+    if (key === "tabLabs") this.setFragment(this.labs.fragment);
+    else if (this.state) this.changed();
+    this.redraw();
   }
 
   // --- for the panels ---
@@ -159,8 +159,12 @@ class Page {
     document.getElementById("announce").textContent = text;
   }
 
-  async copyLink() {
+  copyLink() {
     this.changed();
+    return this.copyAddress();
+  }
+
+  async copyAddress() {
     try {
       await navigator.clipboard.writeText(window.location.href);
       this.announce(t("linkCopied"));

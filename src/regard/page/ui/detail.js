@@ -6,10 +6,11 @@ import { largestWeights } from "./scene.js";
 import { formatNumber, formatPercent, t } from "./texts.js";
 
 // actions: force(step, token), mask(key), move(query, key)
+// Without actions nothing can be changed.
 export function renderDetail(root, { translation, scene, selected, interventions, actions }) {
   const content =
     selected === null
-      ? [element("p", { class: "quiet" }, t("detailHelp"))]
+      ? [element("p", { class: "quiet" }, t(actions ? "detailHelp" : "detailHelpRecorded"))]
       : selected.kind === "step"
         ? stepDetail(translation, scene, selected.index, interventions, actions)
         : sourceDetail(translation, scene, selected.index, interventions, actions);
@@ -22,20 +23,20 @@ function stepDetail(translation, scene, step, interventions, actions) {
     heading("stepTitle", step, translation.target[step]),
     details && alternatives(details, step, isForced(interventions, step), actions),
     scene !== null && scene.mechanism !== "encoder" && neighbours("attendsTo", scene.keys, largestWeights(scene, { query: step })),
-    scene !== null && scene.mechanism !== "encoder" && mover(scene, step, actions),
+    actions && scene !== null && scene.mechanism !== "encoder" && mover(scene, step, actions),
   ];
 }
 
 function sourceDetail(translation, scene, key, interventions, actions) {
   const masked = isMasked(interventions, key);
-  const toggle = element("button", { type: "button", class: "action", onclick: () => actions.mask(key) }, t(masked ? "unmask" : "mask"));
+  const toggle = () => element("button", { type: "button", class: "action", onclick: () => actions.mask(key) }, t(masked ? "unmask" : "mask"));
   const reads = scene?.mechanism === "encoder" || scene?.mechanism === "cross";
   return [
     heading("sourceTitle", key, translation.source[key]),
-    element("div", { class: "row" }, toggle),
+    actions && element("div", { class: "row" }, toggle()),
     reads && neighbours("attendedBy", scene.queries, largestWeights(scene, { key })),
     scene?.mechanism === "encoder" && neighbours("attendsTo", scene.keys, largestWeights(scene, { query: key })),
-    scene?.mechanism === "encoder" && mover(scene, key, actions),
+    actions && scene?.mechanism === "encoder" && mover(scene, key, actions),
   ];
 }
 

@@ -118,11 +118,12 @@ export class Panel {
     const { models } = this.page;
     const { translation, info } = this;
     this.root.setAttribute("aria-label", info.name);
-    this.modelLabel.textContent = t("model");
+    this.modelLabel.textContent = t(info.recorded ? "hypotheses" : "model");
+    this.model.parentElement.hidden = Boolean(info.recorded) && models.length === 1;
     setOptions(this.model, models.map(({ name }, index) => [index, name]), this.settings.model);
     const sizes = Object.entries(info.heads).map(([name, [layers, heads]]) => `${t(name)} ${layers} × ${heads}`);
-    this.facts.textContent = t("modelFacts", kindName(info.kind), formatCount(info.parameters));
-    const facts = { [t("heads")]: sizes.join(", "), ...info.facts };
+    this.facts.textContent = info.recorded ? "" : t("modelFacts", kindName(info.kind), formatCount(info.parameters));
+    const facts = info.recorded ? {} : { [t("heads")]: sizes.join(", "), ...info.facts };
     const lines = Object.entries(facts).filter(([, text]) => text !== "").map(([title, text]) => element("div", {}, element("dt", {}, title), element("dd", {}, text)));
     this.about.hidden = lines.length === 0;
     this.about.replaceChildren(element("summary", {}, t("about")), element("dl", {}, lines));
@@ -203,7 +204,7 @@ export class Panel {
     renderDetail(this.detail, {
       ...{ translation, scene, selected },
       interventions: this.settings.interventions,
-      actions: {
+      actions: this.info.recorded ? null : {
         force: (step, token) => this.add({ what: "force", step, token }),
         mask: (key) => this.toggleMask(key),
         move: (query, key) => this.paint([[query, key]]),

@@ -17,7 +17,7 @@ export function newState(models) {
     text: models[0]?.examples[0] ?? "",
     target: null, // a translation by hand
     decoding: { kind: "greedy", beam: 5, temperature: 1, topK: null, topP: null, seed: 0 },
-    panels: models.slice(0, 2).map((_, index) => newPanel(index)),
+    panels: models.slice(0, models[0]?.recorded ? 1 : 2).map((_, index) => newPanel(index)),
   };
 }
 

@@ -25,6 +25,7 @@ export class Toolbar {
     const numbers = (count, label) => Array.from({ length: count }, (_, index) => [index, label(index + 1)]);
     const picture = settings.view !== "tree" && layers > 0;
     const oneHead = typeof settings.head === "number";
+    const can = picture && !info.recorded; // change anything
     const reading = [
       this.segments("view", views, settings.view, (view) => set({ view })),
       picture && this.select("mechanism", MECHANISMS.filter((name) => name in info.heads).map((name) => [name, t(name)]), settings.mechanism, (mechanism) => set({ mechanism })),
@@ -32,15 +33,15 @@ export class Toolbar {
       picture && this.select("head", [["mean", t("headMean")], ["all", t("headAll")], ...numbers(heads, String)], settings.head, (value) => set({ head: Number.isNaN(Number(value)) ? value : Number(value) })),
     ];
     const interventions = [
-      picture && settings.view === "heatmap" && settings.head !== "all" && this.button("paint", t("paint"), () => this.togglePainting(), { "aria-pressed": String(this.painting), title: t("paintHelp") }),
-      picture && this.select("scope", [["head", t("scopeHead"), !oneHead], ["layer", t("scopeLayer")], ["all", t("scopeAll")]], this.scope === "head" && !oneHead ? "layer" : this.scope, (scope) => (this.scope = scope)),
-      picture && settings.head !== "all" && this.button("ablate", oneHead ? t("ablateHead", settings.head + 1) : t("ablateLayer"), this.actions.ablate),
+      can && settings.view === "heatmap" && settings.head !== "all" && this.button("paint", t("paint"), () => this.togglePainting(), { "aria-pressed": String(this.painting), title: t("paintHelp") }),
+      can && this.select("scope", [["head", t("scopeHead"), !oneHead], ["layer", t("scopeLayer")], ["all", t("scopeAll")]], this.scope === "head" && !oneHead ? "layer" : this.scope, (scope) => (this.scope = scope)),
+      can && settings.head !== "all" && this.button("ablate", oneHead ? t("ablateHead", settings.head + 1) : t("ablateLayer"), this.actions.ablate),
     ];
     const saving = [
       this.button("svg", t("saveSvg"), () => this.actions.save("svg"), { class: "link" }),
       this.button("png", t("savePng"), () => this.actions.save("png"), { class: "link" }),
-      this.button("link", t("copyLink"), this.actions.link, { class: "link" }),
-    ];
+      window.location.protocol !== "about:" && this.button("link", t("copyLink"), this.actions.link, { class: "link" }), // a notebook's frame has no address
+    ].filter(Boolean);
     const group = (controls) => element("div", { class: "group" }, controls.filter(Boolean));
     this.root.replaceChildren(group(reading), group(interventions));
     this.saving.replaceChildren(...saving);
