@@ -1,7 +1,7 @@
 // A model that answers at once, for tests of the view: it "translates" by writing words backwards, and looks at one
-// word per head. "#" in a text: an error. "slow": 400 ms. "<n> tokens": n tokens and 32 heads, for tests of speed.
+// word per head. "#" in a text: an error. "slow": a second. "<n> tokens": n tokens and 32 heads, for tests of speed.
 
-const WAIT = 400;
+const WAIT = 1000;
 
 function attention(layers, heads, queries, keys) {
   const data = new Float32Array(layers * heads * queries * keys);
