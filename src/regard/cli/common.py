@@ -67,7 +67,7 @@ Interventions = Annotated[
     typer.Option(
         "--intervene",
         metavar="TABLE",
-        help='Change the model, as in {what="mask", keys=[3]} (TOML or JSON, counted from 0). '
+        help='Change the model, as in {what="ablate", layer=0, head=2} (TOML or JSON, counted from 0). '
         "May be repeated.",
         show_default=False,
     ),
