@@ -49,6 +49,7 @@ def test_early_stopping_needs_no_advice(tmp_path):
         {1000: 3.0, 2000: 2.97},  # by 1 %
         {1000: 3.0, 1500: 2.4, 2000: 2.5},
         {1900: 3.0, 2000: 2.4},  # nothing is known from before the last part
+        {1000: 0.0094, 2000: 0.0004},  # a synthetic task that is learned
     ],
 )
 def test_a_loss_that_no_longer_falls(losses):

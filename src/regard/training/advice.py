@@ -10,7 +10,8 @@ FEW_STEPS = 1000
 """A model trained from scratch on fewer steps has hardly learned to use its source."""
 LAST_PART = 1 / 5
 STILL_FALLING = 0.02
-"""The validation loss counts as falling if it lost this fraction in the last part of a run."""
+"""The validation loss counts as falling if it lost this fraction in the last part of a run, and as many nats:
+near 0, as for a synthetic task, a fraction says nothing."""
 
 
 def advise(loop: TrainingLoop, from_scratch: bool) -> list[str]:
@@ -40,9 +41,10 @@ def find_drop(losses: dict[int, float]) -> tuple[float, float] | None:
     last = max(losses)
     before = [losses[step] for step in losses if step <= (1 - LAST_PART) * last]
     is_lowest = losses[last] == min(losses.values())
-    if not before or not is_lowest or losses[last] > (1 - STILL_FALLING) * before[-1]:
+    if not before or not is_lowest:
         return None
-    return before[-1], losses[last]
+    drop = before[-1] - losses[last]
+    return (before[-1], losses[last]) if drop >= STILL_FALLING * max(1.0, before[-1]) else None
 
 
 def read_losses(folder: Path) -> dict[int, float]:
