@@ -23,7 +23,7 @@ const ALTERNATIVES = 8;
 export class Panel {
   // page: models, clients, state, colours(), unit(), changed(), announce(text)
   constructor(page, index) {
-    Object.assign(this, { page, index, translation: null, baseline: null, scene: null, selected: null, timer: null });
+    Object.assign(this, { page, index, translation: null, baseline: null, scene: null, selected: null, timer: null, asked: 0 });
     this.source = new TokenRow({ hover: (key) => this.hover(this.placeOfSource(key)), select: (key) => this.select({ kind: "source", index: key }) });
     this.output = new TokenRow({ hover: (step) => this.hover(this.placeOfOutput(step)), select: (step) => this.select({ kind: "step", index: step }) });
     this.figure = new Figure({
@@ -72,7 +72,10 @@ export class Panel {
     return { kind: "translate", decoding: toDecoding(decoding), ...common };
   }
 
+  // An answer counts only until the next call, which may be for another model or for no text.
   async refresh() {
+    const number = ++this.asked;
+    const isOutdated = () => number !== this.asked;
     const { interventions } = this.settings;
     const plain = JSON.stringify([this.settings.model, this.request([])]);
     if (this.page.state.text.trim() === "") return this.receive(null);
@@ -80,17 +83,18 @@ export class Panel {
     try {
       const client = this.page.clients[this.settings.model];
       const translation = await client.ask(`${this.index}`, this.request(interventions));
-      if (translation === null) return; // outdated
+      if (translation === null || isOutdated()) return;
       if (interventions.length === 0) this.baseline = { plain, translation };
       this.receive(translation);
       if (interventions.length > 0 && this.baseline?.plain !== plain) {
         const before = await client.ask(`${this.index}-before`, this.request([]));
-        if (before === null) return;
+        if (before === null || isOutdated()) return;
         this.baseline = { plain, translation: before };
         this.render();
       }
       this.setBusy(false);
     } catch (error) {
+      if (isOutdated()) return;
       this.setBusy(false);
       this.problem.textContent = t("failed", error.message);
       this.problem.hidden = false;
