@@ -101,11 +101,11 @@ export class Translator {
     const clock = new Clock();
     const source = this.encodeSource(text);
     this.checkLengths(source.length, 0);
-    checkInterventions(interventions, this.model.heads, source.length);
+    const limit = this.maxOutputLength(source.length);
+    checkInterventions(interventions, this.model.heads, { source: source.length, target: limit });
     const forced = forcedTokens(interventions, this.tokenizers.target);
     const probe = new Probe(interventions);
     const memory = clock.time("encode", () => this.model.encode(source, probe));
-    const limit = this.maxOutputLength(source.length);
     const problem = new SearchProblem(this.model, memory, limit, probe, forced);
     const { hypotheses, tree } = clock.time("search", () => this.#search(problem, decoding));
     const outputs = clock.time("attention", () =>
@@ -134,7 +134,7 @@ export class Translator {
     const source = this.encodeSource(text);
     const ids = [...this.tokenizers.target.encode(target), EOS];
     this.checkLengths(source.length, ids.length - 1);
-    checkInterventions(interventions, this.model.heads, source.length);
+    checkInterventions(interventions, this.model.heads, { source: source.length, target: ids.length }, true);
     const clock = new Clock();
     const output = clock.time("attention", () => {
       const described = this.#describe(source, { ids }, interventions, best);
