@@ -1,7 +1,7 @@
 /* The fields of interventions, as in regard/interventions.py: also for the view, which reads them from links. */
 
 export const MAX_WEIGHT = 1000;
-const MECHANISMS = ["cross", "encoder", "decoder"];
+export const MECHANISMS = ["cross", "encoder", "decoder"];
 
 const isIndex = (value) => Number.isInteger(value) && value >= 0;
 const isOptionalIndex = (value) => value == null || isIndex(value);

@@ -96,6 +96,7 @@ export class Panel {
     } catch (error) {
       if (isOutdated()) return;
       this.setBusy(false);
+      this.renderChanges();
       this.problem.textContent = t("failed", error.message);
       this.problem.hidden = false;
     }
@@ -132,9 +133,9 @@ export class Panel {
     this.about.hidden = lines.length === 0;
     this.about.replaceChildren(element("summary", {}, t("about")), element("dl", {}, lines));
     this.root.classList.toggle("empty", translation === null);
+    this.renderChanges();
     if (translation === null) return;
     this.renderTexts();
-    this.renderChanges();
     this.renderPicture();
     this.renderDetail();
   }
@@ -174,7 +175,7 @@ export class Panel {
 
   changedTokens() {
     const plain = JSON.stringify([this.settings.model, this.request([])]);
-    if (this.settings.interventions.length === 0 || this.baseline?.plain !== plain) return [];
+    if (this.translation === null || this.settings.interventions.length === 0 || this.baseline?.plain !== plain) return [];
     return markChanges(this.baseline.translation.target, this.translation.target);
   }
 
