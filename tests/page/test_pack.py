@@ -120,6 +120,13 @@ def test_pretrained_models_are_rejected():
         check_supported(settings, "mine")
 
 
+def test_language_models_are_rejected():
+    data = {"kind": "text", "train": "a", "val": "b"}
+    settings = Config.model_validate({"data": data, "model": {"kind": "decoder-only"}})
+    with pytest.raises(UserError, match="mine cannot run in a page: it is a language model"):
+        check_supported(settings, "mine")
+
+
 def test_own_kinds_are_rejected(monkeypatch):
     monkeypatch.setitem(config.EXTENSIONS, "score", {"mine"})
     table = {"kind": "recurrent", "attention": {"score": "mine"}}

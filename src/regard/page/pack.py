@@ -67,7 +67,6 @@ def pack(translator: Translator, name: str, float32: bool = False) -> tuple[dict
         "info": describe(translator, name).model_dump(mode="json"),
         "model": settings.model.model_dump(mode="json"),
         "search": settings.search.model_dump(mode="json"),
-        "language_model": settings.is_language_model,
         "tokenizers": translator.tokenizers.to_json(),
         "tensors": table,
     }
@@ -76,6 +75,11 @@ def pack(translator: Translator, name: str, float32: bool = False) -> tuple[dict
 
 def check_supported(settings: config.Config, name: str) -> None:
     """Raise an error for a model that the engine cannot run."""
+    if settings.is_language_model:
+        raise UserError(
+            f"{name} cannot run in a page: it is a language model, which has no source to translate. Use it "
+            "with `regard translate`, or export another model"
+        )
     for setting, table in find_tables("model", settings.model):
         reason = UNSUPPORTED.get(setting, {}).get(getattr(table, "kind", ""))
         if isinstance(table, config.Custom):

@@ -45,7 +45,6 @@ export class Translator {
   constructor(manifest, buffer) {
     this.info = manifest.info;
     this.search = manifest.search;
-    this.isLanguageModel = manifest.language_model;
     this.tokenizers = new TokenizerPair(manifest.tokenizers);
     const weights = new Weights(manifest.tensors, buffer);
     this.model = new MODELS[manifest.model.kind](weights, manifest.model);
@@ -54,10 +53,6 @@ export class Translator {
   /** The ids of a text, with its EOS, if this model can read it. */
   encodeSource(text) {
     const { source: tokenizer, maxTokens, sourceEos } = this.tokenizers;
-    if (this.isLanguageModel) {
-      if (text) throw new UserError("this is a language model, which has no source: leave the text out");
-      return sourceEos ? [EOS] : [];
-    }
     if (isBlank(text)) throw new UserError("the text is empty: there is nothing to translate");
     const ids = tokenizer.encode(text);
     if (ids.length > maxTokens) {
@@ -91,8 +86,7 @@ export class Translator {
 
   maxOutputLength(sourceLength) {
     const { max_ratio: ratio, max_extra: extra } = this.search;
-    let length = Math.max(1, Math.trunc(ratio * sourceLength + extra));
-    if (this.isLanguageModel) length = this.tokenizers.maxTokens;
+    const length = Math.max(1, Math.trunc(ratio * sourceLength + extra));
     return Math.min(length, this.model.maxTargetLength(sourceLength) ?? Infinity);
   }
 
