@@ -10,6 +10,8 @@ Matrices are int8, with a float32 scale for each row, as in the files of shipped
 
 import sys
 from collections.abc import Iterator
+from contextlib import suppress
+from itertools import islice
 from typing import Any
 
 import torch
@@ -20,9 +22,12 @@ from regard.errors import UserError
 from regard.models import weights
 from regard.models.intervene import count_heads
 from regard.page.schema import ModelInfo
+from regard.text import corpus
 from regard.translator import Translator
 
 ALIGNMENT = 4  # bytes: what a view of float32 numbers needs
+SHORT = 80  # characters of an example
+MOST_EXAMPLES = 5
 
 # The reasons are those of the engine (engine/worker.js); a test compares them.
 NOT_OURS = "its layers and its tokenizer are those of another library"
@@ -136,17 +141,30 @@ def describe(translator: Translator, name: str) -> ModelInfo:
         if isinstance(data, config.DatasetData)
         else {}
     )
-    subject = data.name if isinstance(data, config.SyntheticData) else getattr(data, "source", None)
     return ModelInfo(
         name=name,
         kind=settings.model.kind,
         heads={**count_heads(translator.model)},
         parameters=translator.model.parameter_count,
         tokenizer=tokenizers.source.kind,
-        examples=EXAMPLES.get(subject or "", ()),
+        examples=choose_examples(data),
         facts=collect_facts(translator),
         **languages,
     )
+
+
+def choose_examples(data: config.Data) -> tuple[str, ...]:
+    """Our own sentences, or else short ones of the data that the run was trained on, if it is still there."""
+    subject = data.name if isinstance(data, config.SyntheticData) else getattr(data, "source", None)
+    if subject in EXAMPLES or isinstance(data, config.DatasetData):
+        return EXAMPLES.get(subject or "", ())
+    for split in ("test", "val"):
+        with suppress(UserError, OSError):
+            texts = (source.strip() for source, _ in corpus.load_split(data, split))
+            short = (text for text in texts if 0 < len(text) <= SHORT)
+            if found := tuple(islice(dict.fromkeys(short), MOST_EXAMPLES)):
+                return found
+    return ()
 
 
 @torch.inference_mode()
