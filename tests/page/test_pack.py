@@ -66,7 +66,7 @@ def test_manifest_is_json_and_describes_the_model(packed):
     assert info.parameters == sum(int(np.prod(t["shape"])) for t in manifest["tensors"])
     assert info.heads["cross"] == ((4, 4) if name == "de-en" else (1, 1))
     assert info.examples
-    assert "tatoeba.org" in info.facts["Data"]
+    assert "tatoeba.org" in info.facts["attribution"]
     assert len(binary) < 1.03 * info.parameters
 
 

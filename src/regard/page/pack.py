@@ -169,17 +169,16 @@ def choose_examples(data: config.Data) -> tuple[str, ...]:
 
 @torch.inference_mode()
 def collect_facts(translator: Translator) -> dict[str, str]:
-    """Lines about vocabulary, training and terms, by title; those that are known."""
+    """Lines about vocabulary, training and terms; those that are known. ui/texts.js has their titles."""
     tokenizers, card = translator.tokenizers, translator.card or {}
     sizes = f"{tokenizers.source.vocab_size:,}"
     if not tokenizers.joint:
-        sizes += f" and {tokenizers.target.vocab_size:,}"
-    facts = {"Description": translator.config.description, "Vocabulary": f"{sizes} tokens"}
+        sizes += f" · {tokenizers.target.vocab_size:,}"
+    facts = {"description": translator.config.description, "vocabulary": sizes}
     figures, terms = card.get("figures", {}), card.get("terms", {})
     if seconds := figures.get("training_seconds"):
-        facts["Training"] = (
-            f"{seconds / 60:.0f} minutes on {card.get('device', 'an unknown device')}"
+        facts["training"] = " · ".join(
+            [f"{seconds / 60:.0f} min", *filter(None, [card.get("device")])]
         )
-    for title, key in (("Licence", "licence"), ("Data", "attribution"), ("Domain", "domain")):
-        facts[title] = terms.get(key, "")
-    return {title: text for title, text in facts.items() if text}
+    facts |= {key: terms.get(key, "") for key in ("licence", "attribution", "domain")}
+    return {key: text for key, text in facts.items() if text}

@@ -179,3 +179,14 @@ def test_a_late_answer_to_a_text_that_was_cleared_is_not_shown(double):
     double.settle()
     double.page.wait_for_timeout(LATE)
     assert double.page.locator(".panel.empty").count() == 1
+
+
+def test_facts_have_titles_in_every_language(open_view, real_file):
+    titles = {}
+    for locale in ("en-GB", "de-DE", "fr-FR"):
+        view = open_view(real_file, locale=locale)
+        titles[locale] = view.page.locator(".about").first.locator("dt").all_text_contents()
+    assert titles["en-GB"][:3] == ["Layers × heads", "Description", "Vocabulary (tokens)"]
+    assert "Lizenz" in titles["de-DE"]
+    assert "Données" in titles["fr-FR"]
+    assert not any(title.islower() for shown in titles.values() for title in shown)
