@@ -1,5 +1,5 @@
 // A model that answers at once, for tests of the view: it "translates" by writing words backwards, and looks at one
-// word per head. "#" in a text: an error. "slow": a second. "<n> tokens": n tokens and 32 heads, for tests of speed.
+// word per head. "#" in a text: an error. "slow": a second; "slow-NAME": only model NAME. "who": its name. "<n> tokens": n tokens and 32 heads, for tests of speed.
 
 const WAIT = 1000;
 
@@ -13,12 +13,12 @@ function attention(layers, heads, queries, keys) {
   return { shape: [layers, heads, queries, keys], data };
 }
 
-function translate({ text, target = null, decoding = { beam: 1 }, interventions = [], best }) {
+function translate({ model, text, target = null, decoding = { beam: 1 }, interventions = [], best }) {
   const many = /^(\d+) tokens$/.exec(text);
   const words = many ? Array.from({ length: Number(many[1]) - 1 }, (_, index) => `w${index}`) : text.split(/\s+/).filter(Boolean);
   const masked = new Set(interventions.filter(({ what }) => what === "mask").flatMap(({ keys }) => keys));
   const source = [...words, "<end>"];
-  const produced = target !== null ? target.split(/\s+/) : words.map((word, index) => (masked.has(index) ? "?" : many ? word : [...word].reverse().join("")));
+  const produced = target !== null ? target.split(/\s+/) : words.map((word, index) => (masked.has(index) ? "?" : word === "who" ? model : many ? word : [...word].reverse().join("")));
   for (const one of interventions) {
     if (one.what === "force") produced[one.step] = one.token;
     if (one.what === "weights" && one.step !== null) produced[one.step] = `${source[Object.keys(one.weights)[0]]}*`;
@@ -55,6 +55,6 @@ function translate({ text, target = null, decoding = { beam: 1 }, interventions 
 self.onmessage = ({ data: { id, load, request } }) => {
   if (load) return self.postMessage({ id, response: load.manifest.info });
   if (request.text.includes("#")) return self.postMessage({ id, error: "no words for #" });
-  if (request.text.includes("slow")) for (const end = Date.now() + WAIT; Date.now() < end; );
+  if (request.text.split(" ").some((word) => ["slow", `slow-${request.model}`].includes(word))) for (const end = Date.now() + WAIT; Date.now() < end; );
   self.postMessage({ id, response: translate(request) });
 };

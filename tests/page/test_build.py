@@ -168,6 +168,14 @@ def test_overwrite(make_run, tmp_path):  # noqa: F811
     assert out.read_text("utf-8").startswith("<!doctype html>")
 
 
+def test_a_folder_is_rejected_before_a_run_is_read(tmp_path):
+    for overwrite in (False, True):
+        with pytest.raises(
+            UserError, match=r"is a folder: name a file, such as --out .*page\.html"
+        ):
+            export(tmp_path / "nothing", "page", tmp_path, overwrite=overwrite)
+
+
 def test_page_opens_the_browser(make_run, monkeypatch):  # noqa: F811
     opened = []
     monkeypatch.setattr("webbrowser.open", lambda url: opened.append(url) or True)

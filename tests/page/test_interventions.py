@@ -6,6 +6,8 @@ import pytest
 import torch
 
 import regard
+from regard.api import from_loaded
+from regard.errors import UserError
 from tests.models.conftest import SOURCE_VOCAB, TARGET_VOCAB
 from tests.page.conftest import SUPPORTED, translator
 from tests.page.engine import EngineError, to_tensor
@@ -224,39 +226,92 @@ def test_a_forced_string_stands_for_all_tokens_that_look_so(engine):
     assert not commas or result["steps"][3]["log_prob"] == max(commas)
 
 
-ERRORS = {
-    'no attention "encoder"; it has: cross': (
-        RECURRENT,
-        {"what": "ablate", "mechanism": "encoder"},
-    ),
-    'the layer of "cross" must be from 0 to 1, not 2': (
-        ENCODER_DECODER,
-        {"what": "ablate", "layer": 2},
-    ),
-    'the head of "encoder" must be from 0 to 2, not 3': (
-        ENCODER_DECODER,
-        {"what": "ablate", "mechanism": "encoder", "head": 3},
-    ),
-    "a key, a position in the source, must be from 0 to 7, not 8": (
-        ENCODER_DECODER,
-        {"what": "mask", "keys": [8]},
-    ),
-    "must be from 0 to 7, not 9": (ENCODER_DECODER, {"what": "weights", "weights": {"9": 1}}),
-    '"Z" is not a token': (ENCODER_DECODER, {"what": "force", "step": 0, "token": "Z"}),
-    'no intervention "shout": choose force, mask, weights, ablate': (
-        ENCODER_DECODER,
-        {"what": "shout"},
-    ),
+END = {"what": "force", "step": 0, "token": "<end>"}
+
+# What both messages contain, and interventions on a Transformer of two layers and three heads: each alone,
+BAD: dict[str, list] = {
+    "there is no layer 2: the cross attention of this model has 2, from 0 to 1": [
+        {"what": "ablate", "layer": 2}
+    ],
+    "there is no head 3: the encoder attention of this model has 3": [
+        {"what": "ablate", "mechanism": "encoder", "head": 3}
+    ],
+    "there is no key 8: the source": [{"what": "mask", "keys": [8]}],
+    "there is no key 9: the source": [{"what": "weights", "weights": {"9": 1}}],
+    "there is no key 2: the decoder's input at step 1 has 2, from 0 to 1": [
+        {"what": "mask", "mechanism": "decoder", "step": 1, "keys": [2]}
+    ],
+    "there is no key 99: the": [{"what": "mask", "mechanism": "decoder", "keys": [99]}],
+    "there is no step 999: the": [{"what": "ablate", "step": 999}],
+    "there is no step 8: the source": [{"what": "ablate", "mechanism": "encoder", "step": 8}],
+    "Mask: keys": [{"what": "mask"}, {"what": "mask", "keys": []}, {"what": "mask", "keys": 3}],
+    "SetWeights: weights": [
+        {"what": "weights"},
+        {"what": "weights", "weights": {}},
+        {"what": "weights", "weights": {"0": -1}},
+        {"what": "weights", "weights": {"0.5": 1}},
+    ],
+    "Ablate: layer: got 0.5": [{"what": "ablate", "layer": 0.5}],
+    "Ablate: step: got -1": [{"what": "ablate", "step": -1}],
+    "Ablate: mechanism: got": [{"what": "ablate", "mechanism": "constructor"}],
+    "Ablate: kind": [{"what": "ablate", "kind": "mask"}],
+    "force, mask, weights": [{"what": "shout"}],
+    "Force: token": [{"what": "force", "step": 0}],
+    "Force: step": [{"what": "force", "token": "a"}],
+}
+# or all of them together.
+BAD_FORCE: dict[str, list] = {
+    '"Z" is not a token of the target vocabulary': [{"what": "force", "step": 0, "token": "Z"}],
+    '"<begin>" is not a token': [{"what": "force", "step": 0, "token": "<begin>"}],
+    "there is no step 500: the longest output": [{"what": "force", "step": 500, "token": "a"}],
+    "two tokens are forced at step 0": [END, END],
+    "the output ends at step 0, and a token is forced at step 2": [
+        END,
+        {"what": "force", "step": 2, "token": "a"},
+    ],
 }
 
 
-@pytest.mark.parametrize("message", ERRORS)
-def test_errors(engine, load_both, message):
-    name, intervention = ERRORS[message]
-    load_both(name)
-    for kind, more in (("translate", {}), ("explain", {"target": "abc"})):
-        if intervention["what"] == "force" and kind == "explain":
-            continue
-        with pytest.raises(EngineError) as error:
-            engine.request(kind, model=name, text=TEXT, interventions=[intervention], **more)
-        assert message in str(error.value)
+def errors_of(engine, python, kind: str, interventions: list) -> tuple[str, str]:
+    """What Python and the engine say about interventions."""
+    target = {"target": "abc"} if kind == "explain" else {}
+    given = [(TEXT, "abc")] if kind == "explain" else [TEXT]
+    with pytest.raises(UserError) as expected:
+        getattr(python, kind)(given, interventions=interventions)
+    request = {"model": ENCODER_DECODER, "text": TEXT, "interventions": interventions} | target
+    with pytest.raises(EngineError) as error:
+        engine.request(kind, **request)
+    return str(expected.value), str(error.value)
+
+
+@pytest.mark.parametrize("message", BAD)
+def test_errors_are_those_of_python(engine, load_both, message):
+    python = from_loaded(load_both(ENCODER_DECODER))
+    for kind in ("translate", "explain"):
+        for one in BAD[message]:
+            assert all(message in text for text in errors_of(engine, python, kind, [one]))
+
+
+@pytest.mark.parametrize("message", BAD_FORCE)
+def test_errors_of_forced_tokens_are_those_of_python(engine, load_both, message):
+    python = from_loaded(load_both(ENCODER_DECODER))
+    given = "a given translation has its own tokens, so none can be forced"
+    for kind, expected in (("translate", message), ("explain", given)):
+        texts = errors_of(engine, python, kind, BAD_FORCE[message])
+        assert all(expected in text for text in texts)
+
+
+def test_weights_have_a_limit(engine, load_both):
+    load_both(ENCODER_DECODER)
+    request = {"model": ENCODER_DECODER, "text": TEXT}
+    one = {"what": "weights", "weights": {"0": 1000}}
+    assert engine.request("translate", **request, interventions=[one])["target"]
+    with pytest.raises(EngineError, match=r"SetWeights: weights: got .* at most 1000"):
+        engine.request("translate", **request, interventions=[one | {"weights": {"0": 1000.5}}])
+
+
+def test_a_mechanism_that_the_model_lacks(engine, load_both):
+    load_both(RECURRENT)
+    one = {"what": "ablate", "mechanism": "encoder"}
+    with pytest.raises(EngineError, match='this model has no "encoder" attention; it has cross'):
+        engine.request("translate", model=RECURRENT, text=TEXT, interventions=[one])

@@ -3,6 +3,7 @@
 import copy
 import json
 import re
+from typing import get_args
 
 import numpy as np
 import pytest
@@ -14,7 +15,7 @@ from regard import config, shipped
 from regard.config import Config
 from regard.errors import UserError
 from regard.models import weights
-from regard.page.pack import ALIGNMENT, check_supported, pack
+from regard.page.pack import ALIGNMENT, MOST_EXAMPLES, check_supported, choose_examples, pack
 from regard.page.schema import ModelInfo
 from regard.text.tokenizer import BOS, TokenizerPair
 from regard.translator import Translator
@@ -65,7 +66,7 @@ def test_manifest_is_json_and_describes_the_model(packed):
     assert info.parameters == sum(int(np.prod(t["shape"])) for t in manifest["tensors"])
     assert info.heads["cross"] == ((4, 4) if name == "de-en" else (1, 1))
     assert info.examples
-    assert "tatoeba.org" in info.facts["Data"]
+    assert "tatoeba.org" in info.facts["attribution"]
     assert len(binary) < 1.03 * info.parameters
 
 
@@ -120,11 +121,44 @@ def test_pretrained_models_are_rejected():
         check_supported(settings, "mine")
 
 
+def test_language_models_are_rejected():
+    data = {"kind": "text", "train": "a", "val": "b"}
+    settings = Config.model_validate({"data": data, "model": {"kind": "decoder-only"}})
+    with pytest.raises(UserError, match="mine cannot run in a page: it is a language model"):
+        check_supported(settings, "mine")
+
+
 def test_own_kinds_are_rejected(monkeypatch):
     monkeypatch.setitem(config.EXTENSIONS, "score", {"mine"})
     table = {"kind": "recurrent", "attention": {"score": "mine"}}
     with pytest.raises(UserError, match='its score is "mine", and it is your own kind'):
         check_supported(Config.model_validate({"model": table}), "mine")
+
+
+def test_examples_of_own_files(tmp_path):
+    """Short sentences of the test file, else of the validation file; none if there are no files any more."""
+    lines = {
+        "train": ["t"],
+        "val": ["five six", *"abcdefgh"],
+        "test": ["one two", "long " * 20, "one two", "x"],
+    }
+    paths = {split: tmp_path / f"{split}.tsv" for split in lines}
+    for split, path in paths.items():
+        path.write_text("".join(f"{line.strip()}\tz\n" for line in lines[split]))
+    data = config.FileData(**{split: str(path) for split, path in paths.items()})
+    assert choose_examples(data) == ("one two", "x")
+    paths["test"].unlink()
+    assert choose_examples(data) == ("five six", *"abcdefgh"[: MOST_EXAMPLES - 1])
+    paths["val"].unlink()
+    assert choose_examples(data) == ()
+
+
+def test_examples_of_other_data():
+    assert choose_examples(config.DatasetData())[0].startswith("Ein Mann")
+    assert choose_examples(config.DatasetData(source="cs")) == ()
+    assert choose_examples(config.PairsData()) == ()
+    for task in get_args(config.SyntheticData.model_fields["name"].annotation):
+        assert choose_examples(config.SyntheticData(name=task))
 
 
 def test_engine_modules_can_be_joined():

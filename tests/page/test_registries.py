@@ -107,7 +107,9 @@ def test_every_setting_is_read(engine, load_both):
 def test_every_intervention_is_known(engine, load_both):
     load_both("transformer-1")
     members = get_args(get_args(Intervention)[0])
-    for what in (member.model_fields["what"].default for member in members):
-        one = {"what": what, "step": 0, "token": "a", "keys": [0], "weights": {"0": 1}}
+    values = {"step": 0, "token": "a", "keys": [0], "weights": {"0": 1}}
+    for fields in (member.model_fields for member in members):
+        own = {name: value for name, value in values.items() if name in fields}
+        one = {"what": fields["what"].default} | own
         request = {"model": "transformer-1", "text": "ABC", "interventions": [one]}
         assert engine.request("translate", **request)["target"]

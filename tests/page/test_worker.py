@@ -7,12 +7,11 @@ import pytest
 import torch
 
 from regard.api import Translator, from_loaded
-from regard.config import Config
 from regard.page.schema import Models, Translation
 from regard.text.tokenizer import CharacterTokenizer, TokenizerPair
 from regard.translator import Translator as Base
 from tests.models.conftest import TARGET_VOCAB
-from tests.page.conftest import tokenizer, translator
+from tests.page.conftest import translator
 from tests.page.engine import EngineError, to_tensor
 
 NAMES = ("gru-2-bidirectional", "transformer-position-rotary", "decoder-only-llama")
@@ -158,23 +157,6 @@ def test_models(engine, load_both):
     load_both("transformer-1")
     names = {info.name for info in Models.model_validate(engine.request("models")).models}
     assert "transformer-1" in names
-
-
-def test_language_model(engine):
-    """Its source is empty, and its length limit that of the tokenizer."""
-    base = translator("decoder-only-rms", joint=True)
-    data = {"kind": "text", "train": "a", "val": "b"}
-    settings = Config.model_validate(
-        {"data": data, "model": base.config.model, "tokenizer": {"max_tokens": 13}}
-    )
-    target = tokenizer(TARGET_VOCAB, "a")
-    python = from_loaded(Base(settings, TokenizerPair(target, target, 13), base.model))
-    engine.load(python, "language")
-    result = validate(engine.request("translate", model="language", text=""))
-    [expected] = python.translate([""])
-    assert (result.text, len(result.target)) == (expected.text, len(expected.target))
-    with pytest.raises(EngineError, match="language model, which has no source"):
-        engine.request("translate", model="language", text="a")
 
 
 def test_damaged_weights_are_an_error(engine):

@@ -34,6 +34,8 @@ class Format:
     most_runs: int
     own_options: frozenset[str]
     """Options of the command line that not every format has."""
+    is_file: bool = False
+    """Whether `out` becomes a file, not a folder."""
 
 
 EXPORTS = {
@@ -48,6 +50,7 @@ EXPORTS = {
         ),
         most_runs=2,
         own_options=frozenset({"float32", "labs", "overwrite"}),
+        is_file=True,
     ),
 }
 
@@ -77,6 +80,8 @@ def export(
         raise UserError(f"there is nothing to write: name a run{more}")
     if len(runs) > form.most_runs:
         raise UserError(f"--to {to} takes {form.most_runs} at most: got {len(runs)} runs")
+    if form.is_file and out.is_dir():
+        raise UserError(f"{out} is a folder: name a file, such as --out {out / f'{to}.html'}")
     is_free = not out.exists() or (out.is_dir() and not any(out.iterdir()))
     if not is_free and not (overwrite and out.is_file()):
         replace = "add --overwrite" if "overwrite" in form.own_options else "delete it"

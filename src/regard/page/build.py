@@ -1,7 +1,8 @@
 """One HTML file that runs models in a browser: view, engine and weights inside, no request to anywhere.
 
 Modules of `ui` and `engine` import each other only by `import {a} from "./b.js";`, and no name is defined
-twice: so each folder becomes one script, its files one after the other, without those lines.
+twice: so each folder becomes one script, its files one after the other, without those lines. What both need
+is in `engine`, and `ui` imports it from "../engine/b.js".
 """
 
 import base64
@@ -18,7 +19,7 @@ from regard import __version__, files
 from regard.diagrams.themes import THEMES, Theme
 
 FOLDER = resources.files("regard.page")
-IMPORT = re.compile(r'^import \{[^}]*\} from "\./([\w-]+\.js)";\n', re.MULTILINE)
+IMPORT = re.compile(r'^import \{[^}]*\} from "\.(?:\./(engine))?/([\w-]+\.js)";\n', re.MULTILINE)
 EXPORT = re.compile(r"^export (?=(?:async )?function|const|let|class)", re.MULTILINE)
 
 
@@ -90,14 +91,14 @@ def bundle(folder: Traversable, entry: str) -> str:
     """One script from `entry` and the modules that it imports, each once, after those that it needs."""
     sources: dict[str, str] = {}
 
-    def add(name: str) -> None:
+    def add(folder: Traversable, name: str) -> None:
         text = read(folder / name)
-        for needed in IMPORT.findall(text):
+        for other, needed in IMPORT.findall(text):
             if needed not in sources:
-                add(needed)
+                add(FOLDER / other if other else folder, needed)
         sources[name] = EXPORT.sub("", IMPORT.sub("", text))
 
-    add(entry)
+    add(folder, entry)
     code = "\n".join(sources.values())
     return f'(() => {{\n"use strict";\n{code}}})();\n'
 

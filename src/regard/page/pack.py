@@ -10,6 +10,8 @@ Matrices are int8, with a float32 scale for each row, as in the files of shipped
 
 import sys
 from collections.abc import Iterator
+from contextlib import suppress
+from itertools import islice
 from typing import Any
 
 import torch
@@ -20,9 +22,12 @@ from regard.errors import UserError
 from regard.models import weights
 from regard.models.intervene import count_heads
 from regard.page.schema import ModelInfo
+from regard.text import corpus
 from regard.translator import Translator
 
 ALIGNMENT = 4  # bytes: what a view of float32 numbers needs
+SHORT = 80  # characters of an example
+MOST_EXAMPLES = 5
 
 # The reasons are those of the engine (engine/worker.js); a test compares them.
 NOT_OURS = "its layers and its tokenizer are those of another library"
@@ -67,7 +72,6 @@ def pack(translator: Translator, name: str, float32: bool = False) -> tuple[dict
         "info": describe(translator, name).model_dump(mode="json"),
         "model": settings.model.model_dump(mode="json"),
         "search": settings.search.model_dump(mode="json"),
-        "language_model": settings.is_language_model,
         "tokenizers": translator.tokenizers.to_json(),
         "tensors": table,
     }
@@ -76,6 +80,11 @@ def pack(translator: Translator, name: str, float32: bool = False) -> tuple[dict
 
 def check_supported(settings: config.Config, name: str) -> None:
     """Raise an error for a model that the engine cannot run."""
+    if settings.is_language_model:
+        raise UserError(
+            f"{name} cannot run in a page: it is a language model, which has no source to translate. Use it "
+            "with `regard translate`, or export another model"
+        )
     for setting, table in find_tables("model", settings.model):
         reason = UNSUPPORTED.get(setting, {}).get(getattr(table, "kind", ""))
         if isinstance(table, config.Custom):
@@ -132,32 +141,44 @@ def describe(translator: Translator, name: str) -> ModelInfo:
         if isinstance(data, config.DatasetData)
         else {}
     )
-    subject = data.name if isinstance(data, config.SyntheticData) else getattr(data, "source", None)
     return ModelInfo(
         name=name,
         kind=settings.model.kind,
         heads={**count_heads(translator.model)},
         parameters=translator.model.parameter_count,
         tokenizer=tokenizers.source.kind,
-        examples=EXAMPLES.get(subject or "", ()),
+        examples=choose_examples(data),
         facts=collect_facts(translator),
         **languages,
     )
 
 
+def choose_examples(data: config.Data) -> tuple[str, ...]:
+    """Our own sentences, or else short ones of the data that the run was trained on, if it is still there."""
+    subject = data.name if isinstance(data, config.SyntheticData) else getattr(data, "source", None)
+    if subject in EXAMPLES or isinstance(data, config.DatasetData):
+        return EXAMPLES.get(subject or "", ())
+    for split in ("test", "val"):
+        with suppress(UserError, OSError):
+            texts = (source.strip() for source, _ in corpus.load_split(data, split))
+            short = (text for text in texts if 0 < len(text) <= SHORT)
+            if found := tuple(islice(dict.fromkeys(short), MOST_EXAMPLES)):
+                return found
+    return ()
+
+
 @torch.inference_mode()
 def collect_facts(translator: Translator) -> dict[str, str]:
-    """Lines about vocabulary, training and terms, by title; those that are known."""
+    """Lines about vocabulary, training and terms; those that are known. ui/texts.js has their titles."""
     tokenizers, card = translator.tokenizers, translator.card or {}
     sizes = f"{tokenizers.source.vocab_size:,}"
     if not tokenizers.joint:
-        sizes += f" and {tokenizers.target.vocab_size:,}"
-    facts = {"Description": translator.config.description, "Vocabulary": f"{sizes} tokens"}
+        sizes += f" · {tokenizers.target.vocab_size:,}"
+    facts = {"description": translator.config.description, "vocabulary": sizes}
     figures, terms = card.get("figures", {}), card.get("terms", {})
     if seconds := figures.get("training_seconds"):
-        facts["Training"] = (
-            f"{seconds / 60:.0f} minutes on {card.get('device', 'an unknown device')}"
+        facts["training"] = " · ".join(
+            [f"{seconds / 60:.0f} min", *filter(None, [card.get("device")])]
         )
-    for title, key in (("Licence", "licence"), ("Data", "attribution"), ("Domain", "domain")):
-        facts[title] = terms.get(key, "")
-    return {title: text for title, text in facts.items() if text}
+    facts |= {key: terms.get(key, "") for key in ("licence", "attribution", "domain")}
+    return {key: text for key, text in facts.items() if text}

@@ -139,7 +139,7 @@ class ModelInfo(Table):
     target_language: str | None = None
     examples: tuple[str, ...] = ()
     facts: dict[str, str] = Field(default_factory=dict)
-    """Lines about its training, data and terms, by title."""
+    """Lines about its training, data and terms, by key: description, vocabulary, training, ..."""
 
 
 class Models(Table):

@@ -110,6 +110,19 @@ def test_a_branch_of_the_tree_is_followed(double):
     assert double.output() == "eno"  # the node that was hovered is gone
 
 
+def test_interventions_can_be_removed_if_the_first_request_fails(open_view, double_file):
+    view = open_view(double_file)
+    view.page.goto(
+        f"{double_file.as_uri()}#text=a+%23&interventions=" + '[{"what":"mask","keys":[0]}]'
+    )
+    view.page.reload()
+    view.page.locator(".problem").wait_for()
+    assert pills(view) == ["Masked: 1 (cross, all layers, all heads)"]
+    view.page.get_by_role("button", name="Remove all").click()
+    view.settle()
+    assert view.page.locator(".changes").is_hidden()
+
+
 def test_the_score_of_the_change_is_shown(real):
     real.restore(
         text=SENTENCE,

@@ -71,6 +71,14 @@ def test_the_address_restores_the_view(real, open_view, real_file):
         {"text": "a b", "model": "nobody", "layer": "-1", "head": "99"},
         {"text": "a b", "interventions": "{not json", "decoding": "magic", "beam": "1e9"},
         {"text": "a b", "interventions": '[{"what":"other"},7,null]', "view": "<b>"},
+        {"text": "a b", "interventions": '[{"what":"mask"},{"what":"mask","keys":[-1]}]'},
+        {"text": "a b", "interventions": '[{"what":"force","step":0,"token":7}]'},
+        {"text": "a b", "interventions": '[{"what":"weights","step":0,"weights":{"0":"x"}}]'},
+        {
+            "text": "a b",
+            "interventions": '[{"what":"ablate","layer":2},{"what":"ablate","head":4}]',
+        },
+        {"text": "a b", "interventions": '[{"what":"ablate","mechanism":"constructor"}]'},
     ],
 )
 def test_an_address_that_makes_no_sense_shows_a_plain_view(fields, double):

@@ -153,3 +153,40 @@ def test_playing_goes_from_token_to_token(double):
     double.wait_for(".token.later", 2)
     double.page.get_by_role("button", name="Stop").click()
     assert double.page.locator(".token.later").count() == 0
+
+
+LATE = 1300  # milliseconds after which the double's slow answer has arrived
+
+
+def ask_slowly(view, text):
+    """Restore a view, then write a text whose answer takes a second."""
+    view.restore(text="one", model="first")
+    view.page.locator("#input").fill(text)
+    view.wait_for('[aria-busy="true"]', 1)
+
+
+def test_a_late_answer_of_another_model_is_not_shown(double):
+    ask_slowly(double, "who slow-first")
+    double.page.locator(".model select").select_option(label="second")
+    double.wait_for_output("second tsrif-wols")
+    double.page.wait_for_timeout(LATE)
+    assert double.output() == "second tsrif-wols"
+
+
+def test_a_late_answer_to_a_text_that_was_cleared_is_not_shown(double):
+    ask_slowly(double, "slow one")
+    double.page.locator("#input").fill("")
+    double.settle()
+    double.page.wait_for_timeout(LATE)
+    assert double.page.locator(".panel.empty").count() == 1
+
+
+def test_facts_have_titles_in_every_language(open_view, real_file):
+    titles = {}
+    for locale in ("en-GB", "de-DE", "fr-FR"):
+        view = open_view(real_file, locale=locale)
+        titles[locale] = view.page.locator(".about").first.locator("dt").all_text_contents()
+    assert titles["en-GB"][:3] == ["Layers × heads", "Description", "Vocabulary (tokens)"]
+    assert "Lizenz" in titles["de-DE"]
+    assert "Données" in titles["fr-FR"]
+    assert not any(title.islower() for shown in titles.values() for title in shown)

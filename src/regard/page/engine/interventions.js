@@ -3,7 +3,9 @@
    Every row of attention weights passes through a `Probe`, which may change it and keep it. Its `place` is
    {parts, layer, head, position, keyPositions}: in a decoder-only model its parts are cross and decoder. */
 
+import { MAX_WEIGHT, findBadField } from "./fields.js";
 import { UserError } from "./tensor.js";
+import { BOS, EOS } from "./tokenizer.js";
 
 export class Probe {
   /** `shapes`: [layers heads queries keys] of each mechanism whose weights to record; null: none. */
@@ -61,8 +63,6 @@ const CHANGES = {
   ablate: () => 0,
 };
 
-export const INTERVENTIONS = ["force", ...Object.keys(CHANGES)];
-
 function appliesTo({ mechanism = "cross", layer, head, step }, part, place) {
   return (
     mechanism === part.mechanism &&
@@ -80,42 +80,85 @@ function forEachKey({ firstKey, endKey }, { keyPositions }, f) {
   }
 }
 
-/** Raises an error for a place that the model does not have; `heads`: [layers, heads] by mechanism. */
-export function checkInterventions(interventions, heads, sourceLength) {
-  for (const { what, mechanism = "cross", layer, head, step, keys, weights } of interventions) {
-    if (!INTERVENTIONS.includes(what)) {
-      throw new UserError(`there is no intervention "${what}": choose ${INTERVENTIONS.join(", ")}`);
-    }
-    if (what === "force") continue;
-    if (!(mechanism in heads)) {
-      const known = Object.keys(heads).join(", ") || "none";
-      throw new UserError(`this model has no attention "${mechanism}"; it has: ${known}`);
-    }
-    const [layers, headsOfLayer] = heads[mechanism];
-    checkIndex(`the layer of "${mechanism}"`, layer, layers);
-    checkIndex(`the head of "${mechanism}"`, head, headsOfLayer);
-    if (mechanism === "encoder") checkIndex("the step of the encoder", step, sourceLength);
-    if (mechanism === "decoder") continue;
-    for (const key of keys ?? Object.keys(weights ?? {})) {
-      checkIndex("a key, a position in the source,", Number(key), sourceLength);
-    }
+/* The checks of regard/intervention_checks.py. `NAMES` are those of Python's classes. */
+
+const NAMES = { force: "Force", mask: "Mask", weights: "SetWeights", ablate: "Ablate" };
+
+const INDEX = "it is a whole number, from 0";
+const ALLOWED = {
+  mechanism: "choose cross, encoder or decoder",
+  ...{ layer: INDEX, head: INDEX, step: INDEX },
+  keys: "it is a list of positions, from 0, with one at least",
+  weights: `it is a weight for each key, from 0 to at most ${MAX_WEIGHT}, with one at least`,
+  token: "it is a text",
+};
+
+/** Raises an error for an intervention that has wrong fields, or a place that the model does not have.
+
+    `heads`: [layers, heads] by mechanism. `lengths`: {source, target}, the target at most; `isGiven`: the
+    target is not generated but given, so that no token of it can be forced. */
+export function checkInterventions(interventions, heads, lengths, isGiven = false) {
+  for (const intervention of interventions) {
+    checkFields(intervention);
+    if (intervention.what !== "force") checkModel(intervention, heads);
+    else if (isGiven) fail(intervention, "a given translation has its own tokens, so none can be forced");
+    checkText(intervention, lengths, isGiven ? "the target" : "the longest output");
   }
 }
 
-function checkIndex(name, index, length) {
-  if (index != null && !(index >= 0 && index < length)) {
-    throw new UserError(`${name} must be from 0 to ${length - 1}, not ${index}`);
+function fail({ what }, reason) {
+  throw new UserError(`${NAMES[what] ?? "intervention"}: ${reason}`);
+}
+
+function checkFields(intervention) {
+  const field = findBadField(intervention);
+  if (field === null) return;
+  if (field === "what") fail({}, `there is no "${intervention?.what}": choose ${Object.keys(NAMES).join(", ")}`);
+  const given = JSON.stringify(intervention[field]) ?? "nothing";
+  fail(intervention, `${field}: got ${given}; ${ALLOWED[field] ?? "there is no such field"}`);
+}
+
+function checkModel(intervention, heads) {
+  const { mechanism = "cross", layer, head } = intervention;
+  if (!Object.hasOwn(heads, mechanism)) {
+    const known = Object.keys(heads).join(", ") || "no attention at all";
+    fail(intervention, `this model has no "${mechanism}" attention; it has ${known}`);
   }
+  const where = `the ${mechanism} attention of this model`;
+  checkIndex(intervention, "layer", layer, heads[mechanism][0], where);
+  checkIndex(intervention, "head", head, heads[mechanism][1], where);
+}
+
+function checkText(intervention, { source, target }, output) {
+  const { mechanism = "cross", step, keys, weights = {} } = intervention;
+  const queries = mechanism === "encoder" ? [source, "the source"] : [target, output];
+  checkIndex(intervention, "step", step, ...queries);
+  let allowed = [source, "the source"];
+  if (mechanism === "decoder") allowed = step == null ? [target, output] : [step + 1, `the decoder's input at step ${step}`];
+  for (const key of keys ?? Object.keys(weights)) checkIndex(intervention, "key", Number(key), ...allowed);
+}
+
+/** 'there is no layer 7: the cross attention of this model has 4, from 0 to 3' */
+function checkIndex(intervention, noun, index, count, where) {
+  if (index == null || index < count) return;
+  const has = count > 1 ? `${count}, from 0 to ${count - 1}` : count ? `only ${noun} 0` : "none";
+  fail(intervention, `there is no ${noun} ${index}: ${where} has ${has}`);
 }
 
 /** The ids that each forced step may have, by step. */
 export function forcedTokens(interventions, tokenizer) {
   const forced = new Map();
-  for (const { what, step, token } of interventions) {
-    if (what !== "force") continue;
-    const ids = tokenizer.tokenToIds(token);
-    if (ids.length === 0) throw new UserError(`"${token}" is not a token of this model's output`);
-    forced.set(step, ids);
+  for (const one of interventions.filter(({ what }) => what === "force")) {
+    const ids = tokenizer.tokenToIds(one.token).filter((id) => id > BOS); // not padding
+    if (ids.length === 0) fail(one, `"${one.token}" is not a token of the target vocabulary`);
+    if (forced.has(one.step)) fail(one, `two tokens are forced at step ${one.step}`);
+    forced.set(one.step, ids);
+  }
+  const last = Math.max(-1, ...forced.keys());
+  for (const [step, ids] of forced) {
+    if (ids.includes(EOS) && step < last) {
+      throw new UserError(`Force: the output ends at step ${step}, and a token is forced at step ${last}`);
+    }
   }
   return forced;
 }

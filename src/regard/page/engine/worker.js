@@ -45,7 +45,6 @@ export class Translator {
   constructor(manifest, buffer) {
     this.info = manifest.info;
     this.search = manifest.search;
-    this.isLanguageModel = manifest.language_model;
     this.tokenizers = new TokenizerPair(manifest.tokenizers);
     const weights = new Weights(manifest.tensors, buffer);
     this.model = new MODELS[manifest.model.kind](weights, manifest.model);
@@ -54,10 +53,6 @@ export class Translator {
   /** The ids of a text, with its EOS, if this model can read it. */
   encodeSource(text) {
     const { source: tokenizer, maxTokens, sourceEos } = this.tokenizers;
-    if (this.isLanguageModel) {
-      if (text) throw new UserError("this is a language model, which has no source: leave the text out");
-      return sourceEos ? [EOS] : [];
-    }
     if (isBlank(text)) throw new UserError("the text is empty: there is nothing to translate");
     const ids = tokenizer.encode(text);
     if (ids.length > maxTokens) {
@@ -91,8 +86,7 @@ export class Translator {
 
   maxOutputLength(sourceLength) {
     const { max_ratio: ratio, max_extra: extra } = this.search;
-    let length = Math.max(1, Math.trunc(ratio * sourceLength + extra));
-    if (this.isLanguageModel) length = this.tokenizers.maxTokens;
+    const length = Math.max(1, Math.trunc(ratio * sourceLength + extra));
     return Math.min(length, this.model.maxTargetLength(sourceLength) ?? Infinity);
   }
 
@@ -101,11 +95,11 @@ export class Translator {
     const clock = new Clock();
     const source = this.encodeSource(text);
     this.checkLengths(source.length, 0);
-    checkInterventions(interventions, this.model.heads, source.length);
+    const limit = this.maxOutputLength(source.length);
+    checkInterventions(interventions, this.model.heads, { source: source.length, target: limit });
     const forced = forcedTokens(interventions, this.tokenizers.target);
     const probe = new Probe(interventions);
     const memory = clock.time("encode", () => this.model.encode(source, probe));
-    const limit = this.maxOutputLength(source.length);
     const problem = new SearchProblem(this.model, memory, limit, probe, forced);
     const { hypotheses, tree } = clock.time("search", () => this.#search(problem, decoding));
     const outputs = clock.time("attention", () =>
@@ -134,7 +128,7 @@ export class Translator {
     const source = this.encodeSource(text);
     const ids = [...this.tokenizers.target.encode(target), EOS];
     this.checkLengths(source.length, ids.length - 1);
-    checkInterventions(interventions, this.model.heads, source.length);
+    checkInterventions(interventions, this.model.heads, { source: source.length, target: ids.length }, true);
     const clock = new Clock();
     const output = clock.time("attention", () => {
       const described = this.#describe(source, { ids }, interventions, best);

@@ -8,7 +8,7 @@ import { buildScene } from "./scene.js";
 import { describePlace, tintRows } from "./pointing.js";
 import { direction, element, formatToken, setOptions } from "./dom.js";
 import { drawSvg, savePng, saveSvg } from "./save.js";
-import { formatCount, formatNumber, kindName, t } from "./texts.js";
+import { factTitle, formatCount, formatNumber, kindName, t } from "./texts.js";
 import { heatmap } from "./heatmap.js";
 import { lines } from "./lines.js";
 import { pathTo, tree } from "./tree.js";
@@ -23,7 +23,7 @@ const ALTERNATIVES = 8;
 export class Panel {
   // page: models, clients, state, colours(), unit(), changed(), announce(text)
   constructor(page, index) {
-    Object.assign(this, { page, index, translation: null, baseline: null, scene: null, selected: null, timer: null });
+    Object.assign(this, { page, index, translation: null, baseline: null, scene: null, selected: null, timer: null, asked: 0 });
     this.source = new TokenRow({ hover: (key) => this.hover(this.placeOfSource(key)), select: (key) => this.select({ kind: "source", index: key }) });
     this.output = new TokenRow({ hover: (step) => this.hover(this.placeOfOutput(step)), select: (step) => this.select({ kind: "step", index: step }) });
     this.figure = new Figure({
@@ -72,7 +72,10 @@ export class Panel {
     return { kind: "translate", decoding: toDecoding(decoding), ...common };
   }
 
+  // An answer counts only until the next call, which may be for another model or for no text.
   async refresh() {
+    const number = ++this.asked;
+    const isOutdated = () => number !== this.asked;
     const { interventions } = this.settings;
     const plain = JSON.stringify([this.settings.model, this.request([])]);
     if (this.page.state.text.trim() === "") return this.receive(null);
@@ -80,18 +83,20 @@ export class Panel {
     try {
       const client = this.page.clients[this.settings.model];
       const translation = await client.ask(`${this.index}`, this.request(interventions));
-      if (translation === null) return; // outdated
+      if (translation === null || isOutdated()) return;
       if (interventions.length === 0) this.baseline = { plain, translation };
       this.receive(translation);
       if (interventions.length > 0 && this.baseline?.plain !== plain) {
         const before = await client.ask(`${this.index}-before`, this.request([]));
-        if (before === null) return;
+        if (before === null || isOutdated()) return;
         this.baseline = { plain, translation: before };
         this.render();
       }
       this.setBusy(false);
     } catch (error) {
+      if (isOutdated()) return;
       this.setBusy(false);
+      this.renderChanges();
       this.problem.textContent = t("failed", error.message);
       this.problem.hidden = false;
     }
@@ -123,14 +128,14 @@ export class Panel {
     setOptions(this.model, models.map(({ name }, index) => [index, name]), this.settings.model);
     const sizes = Object.entries(info.heads).map(([name, [layers, heads]]) => `${t(name)} ${layers} × ${heads}`);
     this.facts.textContent = info.recorded ? "" : t("modelFacts", kindName(info.kind), formatCount(info.parameters));
-    const facts = info.recorded ? {} : { [t("heads")]: sizes.join(", "), ...info.facts };
-    const lines = Object.entries(facts).filter(([, text]) => text !== "").map(([title, text]) => element("div", {}, element("dt", {}, title), element("dd", {}, text)));
+    const facts = info.recorded ? {} : { heads: sizes.join(", "), ...info.facts };
+    const lines = Object.entries(facts).filter(([, text]) => text !== "").map(([key, text]) => element("div", {}, element("dt", {}, factTitle(key)), element("dd", {}, text)));
     this.about.hidden = lines.length === 0;
     this.about.replaceChildren(element("summary", {}, t("about")), element("dl", {}, lines));
     this.root.classList.toggle("empty", translation === null);
+    this.renderChanges();
     if (translation === null) return;
     this.renderTexts();
-    this.renderChanges();
     this.renderPicture();
     this.renderDetail();
   }
@@ -170,7 +175,7 @@ export class Panel {
 
   changedTokens() {
     const plain = JSON.stringify([this.settings.model, this.request([])]);
-    if (this.settings.interventions.length === 0 || this.baseline?.plain !== plain) return [];
+    if (this.translation === null || this.settings.interventions.length === 0 || this.baseline?.plain !== plain) return [];
     return markChanges(this.baseline.translation.target, this.translation.target);
   }
 

@@ -3,8 +3,6 @@
 import { scaleEnd } from "./colours.js";
 import { formatToken } from "./dom.js";
 
-export const MECHANISMS = ["cross", "encoder", "decoder"];
-
 // Tokens of the rows and the columns. The decoder's keys are its input: BOS, then the output shifted by one.
 export function mechanismTokens(translation, mechanism) {
   const { source, target } = translation;

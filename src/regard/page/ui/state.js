@@ -4,9 +4,10 @@
 //
 // Keys of the second panel end with 2. Layers and heads count from 1, as on the screen.
 
+import { MECHANISMS, findBadField } from "../engine/fields.js";
+
 export const DECODINGS = ["greedy", "beam", "sample"];
 export const VIEWS = ["heatmap", "lines", "tree"];
-const KINDS = ["force", "mask", "weights", "ablate"];
 
 export function newPanel(model) {
   return { model, view: "heatmap", mechanism: "cross", layer: null, head: "mean", interventions: [] };
@@ -81,20 +82,28 @@ export function decodeState(fragment, models) {
     return {
       model: Math.max(0, model),
       view: choice(`view${suffix}`, VIEWS),
-      mechanism: choice(`mechanism${suffix}`, ["cross", "encoder", "decoder"]),
+      mechanism: choice(`mechanism${suffix}`, MECHANISMS),
       layer: layer === null ? null : layer - 1,
       head: head === null ? choice(`head${suffix}`, ["mean", "all"]) : head - 1,
-      interventions: parseInterventions(fields.get(`interventions${suffix}`)),
+      interventions: parseInterventions(fields.get(`interventions${suffix}`), models[Math.max(0, model)].heads),
     };
   });
   return state;
 }
 
-function parseInterventions(text) {
+function parseInterventions(text, heads) {
+  const isValid = (one) => findBadField(one) === null && (one.what === "force" || hasPlace(heads, one));
   try {
     const list = JSON.parse(text ?? "[]");
-    return Array.isArray(list) ? list.filter((one) => KINDS.includes(one?.what)).slice(0, 200) : [];
+    return Array.isArray(list) ? list.filter(isValid).slice(0, 200) : [];
   } catch {
     return [];
   }
+}
+
+// Whether a model has these heads; steps and keys depend on the text, and the engine checks them.
+function hasPlace(heads, { mechanism = "cross", layer, head }) {
+  if (!Object.hasOwn(heads, mechanism)) return false;
+  const [layers, count] = heads[mechanism];
+  return (layer ?? 0) < layers && (head ?? 0) < count;
 }

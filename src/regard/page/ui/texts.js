@@ -33,7 +33,7 @@ export const TEXTS = {
     about: "About",
     modelFacts: "{0} · {1} parameters",
     kind: { recurrent: "recurrent", transformer: "Transformer", "decoder-only": "decoder-only Transformer" },
-    heads: "Layers × heads",
+    fact: { heads: "Layers × heads", description: "Description", vocabulary: "Vocabulary (tokens)", training: "Training", licence: "Licence", attribution: "Data", domain: "Domain" },
     loading: "Loading the model …",
     working: "Computing …",
     failed: "This did not work: {0}",
@@ -172,7 +172,7 @@ export const TEXTS = {
     about: "Mehr",
     modelFacts: "{0} · {1} Parameter",
     kind: { recurrent: "rekurrent", transformer: "Transformer", "decoder-only": "Transformer nur mit Decoder" },
-    heads: "Schichten × Köpfe",
+    fact: { heads: "Schichten × Köpfe", description: "Beschreibung", vocabulary: "Vokabular (Tokens)", training: "Training", licence: "Lizenz", attribution: "Daten", domain: "Textsorte" },
     loading: "Das Modell wird geladen …",
     working: "Wird berechnet …",
     failed: "Das ging nicht: {0}",
@@ -311,7 +311,7 @@ export const TEXTS = {
     about: "À propos",
     modelFacts: "{0} · {1} paramètres",
     kind: { recurrent: "récurrent", transformer: "Transformer", "decoder-only": "Transformer à décodeur seul" },
-    heads: "Couches × têtes",
+    fact: { heads: "Couches × têtes", description: "Description", vocabulary: "Vocabulaire (tokens)", training: "Entraînement", licence: "Licence", attribution: "Données", domain: "Domaine" },
     loading: "Chargement du modèle …",
     working: "Calcul en cours …",
     failed: "Cela n’a pas fonctionné : {0}",
@@ -429,6 +429,10 @@ export function setLanguage(name) {
 
 export function t(key, ...values) {
   return String(TEXTS[language][key] ?? TEXTS.en[key]).replace(/\{(\d)\}/g, (_, index) => values[index]);
+}
+
+export function factTitle(key) {
+  return TEXTS[language].fact[key] ?? key;
 }
 
 export function kindName(kind) {

@@ -1,7 +1,7 @@
 // The controls above a picture: view, mechanism, layer, head, painting, ablating, saving.
 
 import { element, setOptions } from "./dom.js";
-import { MECHANISMS } from "./scene.js";
+import { MECHANISMS } from "../engine/fields.js";
 import { VIEWS } from "./state.js";
 import { t } from "./texts.js";
 
