@@ -1,13 +1,15 @@
 """Regard in Python: `regard.train`, and the methods of the model that it returns."""
 
+import io
 import json
 from pathlib import Path
 
 import pytest
 import torch
+from rich.console import Console
 
 import regard
-from regard import presets
+from regard import presets, training
 from regard.api import Translator, from_loaded
 from regard.config import Config
 from regard.text import corpus
@@ -92,6 +94,22 @@ def test_a_run_of_pairs_resumes_with_the_same_pairs(tmp_path):
         regard.train(TINY, PAIRS[1:], run=run, device="cpu", quiet=True, resume=True)
     with pytest.raises(regard.UserError, match=r"already exists: resume it"):
         regard.train(TINY, PAIRS, run=run, device="cpu", quiet=True)
+
+
+@pytest.mark.parametrize("kind", ["files", "pairs"])
+def test_a_finished_run_is_resumed_without_its_data(tmp_path, kind):
+    run, file = tmp_path / "run", tmp_path / "train.tsv"
+    if kind == "files":
+        file.write_text("".join(f"{source}\t{target}\n" for source, target in PAIRS), "utf-8")
+        data = {"kind": "files", "train": str(file), "val": str(file)}
+        regard.train(TINY | {"data": data}, run=run, device="cpu", quiet=True)
+        file.unlink()
+    else:
+        regard.train(TINY, PAIRS, run=run, device="cpu", quiet=True)
+    output = io.StringIO()
+    card = training.train(None, run, "cpu", True, Console(file=output, width=200))
+    assert "is finished: there is nothing to continue" in output.getvalue()
+    assert card == json.loads((run / "card.json").read_text())
 
 
 @pytest.mark.parametrize(
