@@ -52,7 +52,9 @@ def test_train_returns_a_model_and_leaves_no_files(tmp_path, monkeypatch, capsys
     model = regard.train(TINY, iter(PAIRS), device="cpu")
     assert isinstance(model, regard.Translator)
     assert len(model.translate(["1 and 2"])[0].target) >= 1
-    assert "validation: 3 of 60 pairs are held out" in capsys.readouterr().out
+    output = capsys.readouterr().out
+    assert "validation: 3 of 60 pairs are held out" in output
+    assert "warning: data.val: 3 pairs are few to choose the best weights by" in output
     assert list(tmp_path.iterdir()) == []
 
 
@@ -130,6 +132,8 @@ def test_a_finished_run_is_resumed_without_its_data(tmp_path, kind):
         ({"pairs": [("a", "b")]}, "train got one pair and no validation"),
         ({"pairs": [("a", "b"), ("c", "d", "e")]}, r"pairs: item 2 is \('c', 'd', 'e'\): give a"),
         ({"pairs": [("a", None), ("a", "b")]}, r"pairs: item 1 is \('a', None\): give a"),
+        ({"pairs": [("", "x"), ("a", "b")]}, "pairs: item 1 has an empty source: add it, or leave"),
+        ({"validation": [("a", " ")]}, "validation: item 1 has an empty target"),
         ({"validation": ["ab"]}, r"validation: item 1 is 'ab': give a \(source, target\)"),
         ({"pairs": None, "validation": PAIRS}, "validation needs pairs"),
         ({"device": "cuda"}, "PyTorch finds no CUDA device here"),

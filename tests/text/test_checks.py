@@ -4,10 +4,10 @@ from pathlib import Path
 
 import pytest
 
-from regard.config import FileData
+from regard.config import FileData, HubData, PairsData, SyntheticData
 from regard.errors import UserError
 from regard.text import corpus
-from regard.text.checks import check_files
+from regard.text.checks import check_corpus
 
 WORDS = {"der": "the", "Hund": "dog", "schläft": "sleeps", "Katze": "cat", "läuft": "runs"}
 
@@ -34,7 +34,7 @@ def check(tmp_path):
         rows = {"train": make_pairs(600), "val": make_pairs(60, 1000)} | splits
         paths = {split: write(tmp_path / f"{split}.tsv", rows[split]) for split in rows}
         data = FileData(**paths)
-        return check_files(data, corpus.load(data))
+        return check_corpus(data, corpus.load(data))
 
     return run
 
@@ -118,3 +118,22 @@ def test_few_pairs_are_reported(check):
 def test_one_file_as_source_and_target_is_an_error():
     with pytest.raises(ValueError, match=r"data\.train names a\.de as source and as target"):
         FileData(train=("a.de", "a.de"), val="b.tsv")
+
+
+@pytest.mark.parametrize("data", [PairsData(), HubData(name="x")], ids=["pairs", "hf"])
+def test_own_data_that_is_not_in_files_is_checked_too(data):
+    pairs = make_pairs(600)
+    (warning,) = check_corpus(data, corpus.from_pairs(pairs, pairs))
+    assert "data.val: all pairs are also in the training data" in warning
+    with pytest.raises(UserError, match=r"data\.val: .*the languages are swapped"):
+        check_corpus(data, corpus.from_pairs(pairs, [(t, s) for s, t in make_pairs(60, 1000)]))
+
+
+def test_an_empty_test_split_of_a_dataset_is_not_checked():
+    splits = {"train": make_pairs(600), "val": make_pairs(60, 1000), "test": []}
+    assert check_corpus(HubData(name="x"), corpus.Corpus(splits)) == []
+
+
+def test_generated_data_is_not_checked():
+    data = SyntheticData(train=20, val=5, test=5)
+    assert check_corpus(data, corpus.load(data)) == []

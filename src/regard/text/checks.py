@@ -9,7 +9,7 @@ from itertools import islice, pairwise
 from math import sqrt
 from pathlib import Path
 
-from regard.config import FileData
+from regard.config import Data, FileData, HubData, PairsData
 from regard.errors import UserError
 from regard.text.corpus import Corpus
 from regard.text.pairs import Pairs, is_tsv, read_columns
@@ -35,21 +35,26 @@ COLUMN_NAMES = """
 """In lower case: a first pair of two of these is a header."""
 
 
-def check_files(data: FileData, corpus: Corpus) -> list[str]:
-    """Warnings about the user's files; an error where no training can be meant."""
-    messages = [
-        message
-        for split in data.own_splits
-        if isinstance(path := getattr(data, split), str) and is_tsv(Path(path))
-        for message in check_table(split, Path(path), data.max_characters)
-    ]
-    for split in data.own_splits:
+def check_corpus(data: Data, corpus: Corpus) -> list[str]:
+    """Warnings about the user's parallel text; an error where no training can be meant."""
+    if not isinstance(data, FileData | HubData | PairsData):
+        return []
+    messages = list(check_tables(data)) if isinstance(data, FileData) else []
+    splits = [split for split, pairs in corpus.splits.items() if pairs]
+    for split in splits:
         messages += check_header(split, corpus[split])
         messages += check_copies(split, corpus[split])
-    for split in data.own_splits[1:]:
-        check_direction(split, corpus)
-        messages += check_overlap(split, corpus)
+    for split in splits:
+        if split != "train":
+            check_direction(split, corpus)
+            messages += check_overlap(split, corpus)
     return [*messages, *check_sizes(corpus)]
+
+
+def check_tables(data: FileData) -> Iterator[str]:
+    for split in data.own_splits:
+        if isinstance(path := getattr(data, split), str) and is_tsv(Path(path)):
+            yield from check_table(split, Path(path), data.max_characters)
 
 
 def check_table(split: str, path: Path, max_characters: int) -> Iterator[str]:
