@@ -4,8 +4,8 @@ A mistake with which no training can be meant raises an error; what may be meant
 """
 
 from collections import Counter
-from collections.abc import Iterator
-from itertools import islice, pairwise
+from collections.abc import Iterator, Sequence
+from itertools import islice, pairwise, zip_longest
 from math import sqrt
 from pathlib import Path
 
@@ -22,6 +22,8 @@ MOST = 0.5
 """The fraction of pairs from which on something is no accident."""
 SWAPPED_BY = 0.1
 """How much more similar the sides of two splits are crosswise if their languages are swapped."""
+ALIKE = 10
+"""How many characters at the start of most texts are equal if they are no sentences."""
 OVERLAP = 0.01
 """The fraction of held-out pairs that may be training pairs by accident: captions and greetings recur."""
 
@@ -42,7 +44,7 @@ def check_corpus(data: Data, corpus: Corpus) -> list[str]:
     messages = list(check_tables(data)) if isinstance(data, FileData) else []
     splits = [split for split, pairs in corpus.splits.items() if pairs]
     for split in splits:
-        messages += check_header(split, corpus[split])
+        messages += check_header(f"data.{split}", corpus[split])
         messages += check_copies(split, corpus[split])
     for split in splits:
         if split != "train":
@@ -62,12 +64,7 @@ def check_table(split: str, path: Path, max_characters: int) -> Iterator[str]:
     rows = list(islice(read_columns(path, max_characters), SAMPLE))
     wide = next((row for row in rows if len(row) > 2), None)
     if wide:
-        for number in (1, 2):
-            if all(row[number - 1].strip().isdecimal() for row in rows[1:] or rows):
-                raise UserError(
-                    f"data.{split}: column {number} of {path} holds only numbers, as identifiers do, and the "
-                    "first two of its columns are source and target: delete the other columns"
-                )
+        check_identifiers(f"data.{split}", path, [row[:2] for row in rows])
         yield (
             f"data.{split}: {path} has {len(wide)} columns: the first is the source, the second the target, "
             f'and the rest is ignored, such as "{shorten(wide[2])}"'
@@ -80,17 +77,48 @@ def check_table(split: str, path: Path, max_characters: int) -> Iterator[str]:
         )
 
 
+def check_identifiers(where: str, path: Path, rows: Sequence[Sequence[str]]) -> None:
+    """Raise an error if a column of text holds only numbers; `rows` of a table with more columns than two."""
+    columns = zip_longest(*(rows[1:] or rows), fillvalue="")
+    for number, cells in enumerate(columns, start=1):
+        if all(cell.strip().isdecimal() for cell in cells):
+            raise UserError(
+                f"{where}: column {number} of {path} holds only numbers, as identifiers do, where a "
+                f"{'source' if number == 1 else 'target'} is expected: delete that column"
+            )
+
+
+def check_references(path: Path, rows: Sequence[Sequence[str]]) -> Iterator[str]:
+    """A header, and more columns than two, in a .tsv of sources and references."""
+    yield from check_header(str(path), [(row[0], row[1]) for row in rows[:1]])
+    width = max(map(len, rows))
+    if width == 2:
+        return
+    check_identifiers("--input", path, rows)
+    yield (
+        f"{path} has {width} columns: the first is the source, and the others are {width - 1} references for it"
+    )
+    for column in range(2, width):
+        cells = [row[column] for row in rows if len(row) > column]
+        start, count = Counter(cell[:ALIKE] for cell in cells).most_common(1)[0]
+        if count > 1 and count > MOST * len(cells):
+            yield (
+                f'{path}: {count:,} of {len(cells):,} texts in column {column + 1} start with "{start}", as '
+                "licences and names do: delete that column if it holds no references"
+            )
+
+
 def is_quoted(cell: str) -> bool:
     cell = cell.strip()
     return len(cell) > 1 and cell[0] == cell[-1] == '"'
 
 
-def check_header(split: str, pairs: Pairs) -> Iterator[str]:
+def check_header(where: str, pairs: Pairs) -> Iterator[str]:
     """A first pair that consists of names of columns."""
     names = [side.strip('"').casefold() for side in pairs[0]]
     if set(names) <= set(COLUMN_NAMES.split()):
         yield (
-            f'data.{split}: the first pair is "{pairs[0][0]}" and "{pairs[0][1]}", which looks like a '
+            f'{where}: the first pair is "{pairs[0][0]}" and "{pairs[0][1]}", which looks like a '
             "header: delete that line, or it is used as a sentence"
         )
 
