@@ -136,7 +136,10 @@ def test_a_finished_run_is_resumed_without_its_data(tmp_path, kind):
         ({"validation": [("a", " ")]}, "validation: item 1 has an empty target"),
         ({"validation": ["ab"]}, r"validation: item 1 is 'ab': give a \(source, target\)"),
         ({"pairs": None, "validation": PAIRS}, "validation needs pairs"),
-        ({"device": "cuda"}, "PyTorch finds no CUDA device here"),
+        ({"callbacks": 5}, r"callbacks is a list of functions .* got \(5,\)"),
+        ({"callbacks": [5]}, r"callbacks is a list of functions"),
+        ({"run": 5}, "run is the folder to write, or None: got 5"),
+        ({"device": "cuda"}, "PyTorch finds no CUDA device here: use the device cpu"),
         ({"device": "gpu"}, 'Did you mean "cuda"'),
     ],
 )
@@ -325,6 +328,21 @@ WRONG = {
     "beam as a string": (lambda m: m.translate(["bad"], beam="5"), "must be at least 1: got '5'"),
     "beam 0": (lambda m: m.stream(["bad"], beam=0), "must be at least 1: got 0"),
     "half a beam": (lambda m: m.evaluate(PAIRS, beam=[1.5]), "are integers"),
+    "a number in translate": (lambda m: m.translate(5), "translate takes a list of texts, not 5"),
+    "bytes in translate": (lambda m: m.translate(b"ab"), r"write translate\(\[text\]\)"),
+    "no list of interventions": (
+        lambda m: m.translate(["bad"], interventions=5),
+        r"interventions are a list, .*: got 5",
+    ),
+    "a list as what": (
+        lambda m: m.translate(["bad"], interventions=[{"what": ["mask"]}]),
+        r"what: got \['mask'\]; choose",
+    ),
+    "no beam in evaluate": (lambda m: m.evaluate(PAIRS, beam=None), "must be at least 1: got None"),
+    "an empty beam in evaluate": (lambda m: m.evaluate(PAIRS, beam=[]), r"got \[\]"),
+    "a number in load": (lambda _: regard.load(5), "load takes a run folder .*: got 5"),  # type: ignore
+    "a word as top_k": (lambda _: regard.Sampling(top_k="a"), "top_k of Sampling must be a number"),  # type: ignore
+    "a word as temperature": (lambda _: regard.Sampling("a"), "temperature of Sampling must be"),  # type: ignore
     "sample as a bool": (lambda m: m.translate(["bad"], sample=True), r"takes Sampling\("),
     "a text in explain": (lambda m: m.explain("bad"), "explain takes pairs as in"),
     "a pair in explain": (lambda m: m.explain(("bad", "BAD")), "item 1 is 'bad': give a"),
@@ -338,6 +356,29 @@ def test_a_wrong_argument_is_an_error(mistake):
     call, message = WRONG[mistake]
     with pytest.raises(regard.UserError, match=message):
         call(from_loaded(build_translator("gru")))
+
+
+@pytest.mark.parametrize("value", ["x", -3, 0, 1.5, True])
+def test_batch_tokens_is_a_positive_integer(value):
+    model = from_loaded(build_translator("gru"))
+    pairs = [("bad", "BAD")]
+    calls = [
+        (model.translate, TEXTS),
+        (model.stream, TEXTS),
+        (model.encode, TEXTS),
+        (model.score, pairs),
+        (model.explain, pairs),
+        (model.evaluate, pairs),
+    ]
+    for call, given in calls:
+        with pytest.raises(regard.UserError, match="batch_tokens is an integer and must be"):
+            call(given, batch_tokens=value)
+
+
+def test_no_interventions_may_be_none():
+    model = from_loaded(build_translator("gru"))
+    assert model.translate(TEXTS, interventions=None) == model.translate(TEXTS)
+    assert model.explain([("bad", "BAD")], interventions=None) == model.explain([("bad", "BAD")])
 
 
 def test_the_public_names_are_those_of_the_api():
