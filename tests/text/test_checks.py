@@ -44,7 +44,16 @@ def test_good_data_has_no_warning(check):
     assert check(test=make_pairs(60, 2000)) == []
 
 
-@pytest.mark.parametrize("header", [("source", "target"), ("de", "en"), ("German", "English")])
+HEADERS = [
+    ("source", "target"),
+    ("de", "en"),
+    ("German", "English"),
+    ("sentence_de", "sentence_en"),
+    ("text.source", "Text Target"),
+]
+
+
+@pytest.mark.parametrize("header", HEADERS)
 def test_a_header_is_reported(check, header):
     (warning,) = check(train=[header, *make_pairs(600)])
     assert f'data.train: the first pair is "{header[0]}" and "{header[1]}"' in warning
@@ -71,6 +80,14 @@ def test_identifiers_instead_of_text_are_an_error(check, column):
     rows = rows if column == 1 else [(source, number, target) for number, source, target in rows]
     with pytest.raises(UserError, match=rf"column {column} of \S+train\.tsv holds only numbers"):
         check(train=rows)
+
+
+@pytest.mark.parametrize("side", [0, 1])
+def test_a_column_with_the_name_of_a_language_is_reported(check, side):
+    rows = [("deu", source) if side == 0 else (source, "deu") for source, _ in make_pairs(600)]
+    (warning,) = check(train=rows, val=make_pairs(60, 1000))
+    name = ("sources", "targets")[side]
+    assert f'data.train: 600 {name} are only 1 different texts, such as "deu"' in warning
 
 
 def test_two_columns_of_numbers_are_a_task(check):

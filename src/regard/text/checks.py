@@ -3,6 +3,7 @@
 A mistake with which no training can be meant raises an error; what may be meant is a warning.
 """
 
+import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from itertools import islice, pairwise, zip_longest
@@ -20,6 +21,8 @@ SAMPLE = 1000
 """How many pairs are looked at, from the start of a file."""
 MOST = 0.5
 """The fraction of pairs from which on something is no accident."""
+FEW_TEXTS, FEW_DIFFERENT = 10, 0.05
+"""How many different texts, and which fraction of all, are no language."""
 SWAPPED_BY = 0.1
 """How much more similar the sides of two splits are crosswise if their languages are swapped."""
 ALIKE = 10
@@ -34,7 +37,7 @@ COLUMN_NAMES = """
     arabic chinese czech danish dutch english estonian finnish french german greek hebrew hindi hungarian
     italian japanese korean norwegian polish portuguese romanian russian spanish swedish turkish ukrainian
 """
-"""In lower case: a first pair of two of these is a header."""
+"""In lower case: a first pair of these, or of several joined as in sentence_de, is a header."""
 
 
 def check_corpus(data: Data, corpus: Corpus) -> list[str]:
@@ -46,6 +49,7 @@ def check_corpus(data: Data, corpus: Corpus) -> list[str]:
     for split in splits:
         messages += check_header(f"data.{split}", corpus[split])
         messages += check_copies(split, corpus[split])
+        messages += check_variety(split, corpus[split])
     for split in splits:
         if split != "train":
             check_direction(split, corpus)
@@ -115,8 +119,9 @@ def is_quoted(cell: str) -> bool:
 
 def check_header(where: str, pairs: Pairs) -> Iterator[str]:
     """A first pair that consists of names of columns."""
-    names = [side.strip('"').casefold() for side in pairs[0]]
-    if set(names) <= set(COLUMN_NAMES.split()):
+    names = [re.split(r"[\W_]+", side.strip('"').casefold()) for side in pairs[0]]
+    known = set(COLUMN_NAMES.split())
+    if all(len(parts) <= 3 and known.issuperset(parts) for parts in names):
         yield (
             f'{where}: the first pair is "{pairs[0][0]}" and "{pairs[0][1]}", which looks like a '
             "header: delete that line, or it is used as a sentence"
@@ -131,6 +136,17 @@ def check_copies(split: str, pairs: Pairs) -> Iterator[str]:
             f"data.{split}: in {copies:,} of {len(pairs):,} pairs the source equals the target: is one file "
             "in both languages given twice?"
         )
+
+
+def check_variety(split: str, pairs: Pairs) -> Iterator[str]:
+    """A side with very few different texts, such as a column with the name of a language."""
+    for side, texts in zip(("sources", "targets"), zip(*pairs, strict=True), strict=True):
+        different = len(set(texts))
+        if different <= FEW_TEXTS and different < FEW_DIFFERENT * len(texts):
+            yield (
+                f"data.{split}: {len(texts):,} {side} are only {different} different texts, such as "
+                f'"{shorten(texts[-1])}": is it the wrong column?'
+            )
 
 
 def check_direction(split: str, corpus: Corpus) -> None:
