@@ -259,6 +259,11 @@ def test_explain_gives_what_translate_gave():
     explained = model.explain([(t, out.text) for t, out in zip(TEXTS, outputs, strict=True)])
     for result, reference in zip(explained, outputs, strict=True):
         assert_same(result, reference)
+        assert reference.normalised == reference.score
+    ranked = model.translate(TEXTS, beam=3)
+    explained = model.explain([(t, out.text) for t, out in zip(TEXTS, ranked, strict=True)])
+    for result, reference in zip(explained, ranked, strict=True):
+        assert result.normalised == pytest.approx(reference.normalised, abs=1e-5)
 
 
 def test_encode_gives_a_state_for_each_token_whatever_the_batch(model):

@@ -160,7 +160,7 @@ class Translator(translator.Translator):
     ) -> list[Translation]:
         """The attention weights and the score of given translations: (source, target) pairs.
 
-        As `translate` returns them, with the given target as the output.
+        As `translate` returns them with beam search, with the given target as the output.
         """
         encoded = self.encode_pairs(pairs, "explain")
         penalty = self.config.search.length_penalty

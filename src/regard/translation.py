@@ -26,7 +26,8 @@ class Translation:
     score: float
     """Total log-probability of the output, EOS included."""
     normalised: float
-    """The score that ranked it (length-normalised in beam search)."""
+    """What ranks it: score / length^search.length_penalty in beam search and for a given output (`explain`),
+    the score itself in greedy search and sampling."""
     alternatives: list["Translation"] = field(default_factory=list)
     """The rest of the n-best list, best first."""
     weights: Attention | None = field(default=None, repr=False, compare=False)
