@@ -12,6 +12,7 @@ import regard
 from regard import presets, training
 from regard.api import Translator, from_loaded
 from regard.config import Config
+from regard.errors import RegardWarning
 from regard.text import corpus
 from regard.text.tokenizer import BOS, EOS
 from regard.training.data import resolve_defaults
@@ -291,6 +292,15 @@ def test_evaluate_has_the_figures_of_the_command(trained):
     assert figures["perplexity"] > 1
     assert [len(result["outputs"]) for result in figures["results"]] == [5, 5]
     assert trained.evaluate(iter(PAIRS[:5]))["loss"] == figures["loss"]
+
+
+def test_evaluate_warns_of_sources_that_translate_rejects(trained):
+    limit = trained.tokenizers.max_tokens
+    pairs = [*PAIRS[:2], ("1 2 " * limit, "3")]
+    with pytest.raises(regard.UserError, match="text 3 has"):
+        trained.translate([source for source, _ in pairs])
+    with pytest.warns(RegardWarning, match=rf"1 of 3 sources .* {limit} tokens .*: number 3$"):
+        assert trained.evaluate(pairs)["sentences"] == 3
 
 
 def test_to_moves_the_model(trained, monkeypatch):

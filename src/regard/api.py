@@ -237,7 +237,7 @@ class Translator(translator.Translator):
         """
         from regard.evaluation import evaluate  # sacreBLEU takes a while to import
 
-        widths = list(beam) if isinstance(beam, Sequence) and beam else [beam]
+        widths: list[Any] = list(beam) if isinstance(beam, Sequence) and beam else [beam]
         for width in widths:
             Decoding(width, batch_tokens=batch_tokens)  # raises an error if it is no beam width
         return evaluate(self, check_pairs(pairs, "evaluate"), widths, batch_tokens)

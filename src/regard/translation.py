@@ -143,4 +143,6 @@ class Decoding:
 
 def check_batch_tokens(value: Any) -> None:
     if value is not None and (not isinstance(value, int) or isinstance(value, bool) or value < 1):
-        raise UserError(f"batch_tokens is an integer and must be at least 1, or None: got {value!r}")
+        raise UserError(
+            f"batch_tokens is an integer and must be at least 1, or None: got {value!r}"
+        )

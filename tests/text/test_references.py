@@ -121,7 +121,9 @@ def test_columns_that_become_references_are_reported(here) -> None:
     assert warnings_of([row[:2] for row in ROWS]) == []
     assert read_references("a.de", ["a.en", "a.en"]).warnings(Path("a.de")) == []
     (count,) = warnings_of([(*row[:2], f"{n} texts") for n, row in enumerate(ROWS)])
-    assert count.startswith("test.tsv has 3 columns: the first is the source, and the others are 2 ")
+    assert count.startswith(
+        "test.tsv has 3 columns: the first is the source, and the others are 2 "
+    )
 
 
 def test_columns_that_are_no_references_are_reported(here) -> None:

@@ -100,7 +100,8 @@ def check_references(path: Path, rows: Sequence[Sequence[str]]) -> Iterator[str]
         return
     check_identifiers("--input", path, rows)
     yield (
-        f"{path} has {width} columns: the first is the source, and the others are {width - 1} references for it"
+        f"{path} has {width} columns: the first is the source, and the others are {width - 1} "
+        "references for it"
     )
     for column in range(2, width):
         cells = [row[column] for row in rows if len(row) > column]
