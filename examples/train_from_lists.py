@@ -1,11 +1,13 @@
-"""Train on pairs from Python lists, then evaluate, explain and save: Roman numerals to digits.
+"""Train on pairs from Python lists, then evaluate, score, explain, save and export: Roman numerals to digits.
 
 python examples/train_from_lists.py            # half a minute on a laptop
 """
 
 import sys
+from pathlib import Path
 
 import regard
+from regard import export
 
 VALUES = 900, 500, 400, 100, 90, 50, 40, 10, 9, 5, 4, 1
 SYMBOLS = "CM", "D", "CD", "C", "XC", "L", "XL", "X", "IX", "V", "IV", "I"
@@ -30,10 +32,13 @@ def main(folder: str, settings: dict = SETTINGS) -> regard.Translator:
     print(model, f"last validation loss {losses[-1]:.3f}", sep="\n")
     figures = model.evaluate(test, beam=5)["results"][0]
     print(f"exact match on {len(test)} unseen numbers: {figures['exact_match']:.0%}")
+    right, wrong = model.score([("CCLVI", "256"), ("CCLVI", "265")])
+    print(f"log-probability of CCLVI as 256: {right.score:.2f}, as 265: {wrong.score:.2f}")
     [explained] = model.explain([("CCLVI", "256")])
     for token, row in zip(explained.target, explained.attention["cross"][0, 0], strict=True):
         print(f"{token!r} attends most to {explained.source[int(row.argmax())]!r}")
     model.save(folder)  # regard translate FOLDER "DCLXVI"
+    export.export(Path(folder), "page", Path(f"{folder}.html"))  # open it in a browser
     return model
 
 

@@ -1,15 +1,18 @@
 """Regard in Python: `regard.train`, and the methods of the model that it returns."""
 
+import io
 import json
 from pathlib import Path
 
 import pytest
 import torch
+from rich.console import Console
 
 import regard
-from regard import presets
+from regard import presets, training
 from regard.api import Translator, from_loaded
 from regard.config import Config
+from regard.errors import RegardWarning
 from regard.text import corpus
 from regard.text.tokenizer import BOS, EOS
 from regard.training.data import resolve_defaults
@@ -50,7 +53,9 @@ def test_train_returns_a_model_and_leaves_no_files(tmp_path, monkeypatch, capsys
     model = regard.train(TINY, iter(PAIRS), device="cpu")
     assert isinstance(model, regard.Translator)
     assert len(model.translate(["1 and 2"])[0].target) >= 1
-    assert "validation: 3 of 60 pairs are held out" in capsys.readouterr().out
+    output = capsys.readouterr().out
+    assert "validation: 3 of 60 pairs are held out" in output
+    assert "warning: data.val: 3 pairs are few to choose the best weights by" in output
     assert list(tmp_path.iterdir()) == []
 
 
@@ -94,6 +99,22 @@ def test_a_run_of_pairs_resumes_with_the_same_pairs(tmp_path):
         regard.train(TINY, PAIRS, run=run, device="cpu", quiet=True)
 
 
+@pytest.mark.parametrize("kind", ["files", "pairs"])
+def test_a_finished_run_is_resumed_without_its_data(tmp_path, kind):
+    run, file = tmp_path / "run", tmp_path / "train.tsv"
+    if kind == "files":
+        file.write_text("".join(f"{source}\t{target}\n" for source, target in PAIRS), "utf-8")
+        data = {"kind": "files", "train": str(file), "val": str(file)}
+        regard.train(TINY | {"data": data}, run=run, device="cpu", quiet=True)
+        file.unlink()
+    else:
+        regard.train(TINY, PAIRS, run=run, device="cpu", quiet=True)
+    output = io.StringIO()
+    card = training.train(None, run, "cpu", True, Console(file=output, width=200))
+    assert "is finished: there is nothing to continue" in output.getvalue()
+    assert card == json.loads((run / "card.json").read_text())
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -112,9 +133,14 @@ def test_a_run_of_pairs_resumes_with_the_same_pairs(tmp_path):
         ({"pairs": [("a", "b")]}, "train got one pair and no validation"),
         ({"pairs": [("a", "b"), ("c", "d", "e")]}, r"pairs: item 2 is \('c', 'd', 'e'\): give a"),
         ({"pairs": [("a", None), ("a", "b")]}, r"pairs: item 1 is \('a', None\): give a"),
+        ({"pairs": [("", "x"), ("a", "b")]}, "pairs: item 1 has an empty source: add it, or leave"),
+        ({"validation": [("a", " ")]}, "validation: item 1 has an empty target"),
         ({"validation": ["ab"]}, r"validation: item 1 is 'ab': give a \(source, target\)"),
         ({"pairs": None, "validation": PAIRS}, "validation needs pairs"),
-        ({"device": "cuda"}, "PyTorch finds no CUDA device here"),
+        ({"callbacks": 5}, r"callbacks is a list of functions .* got \(5,\)"),
+        ({"callbacks": [5]}, r"callbacks is a list of functions"),
+        ({"run": 5}, "run is the folder to write, or None: got 5"),
+        ({"device": "cuda"}, "PyTorch finds no CUDA device here: use the device cpu"),
         ({"device": "gpu"}, 'Did you mean "cuda"'),
     ],
 )
@@ -234,6 +260,11 @@ def test_explain_gives_what_translate_gave():
     explained = model.explain([(t, out.text) for t, out in zip(TEXTS, outputs, strict=True)])
     for result, reference in zip(explained, outputs, strict=True):
         assert_same(result, reference)
+        assert reference.normalised == reference.score
+    ranked = model.translate(TEXTS, beam=3)
+    explained = model.explain([(t, out.text) for t, out in zip(TEXTS, ranked, strict=True)])
+    for result, reference in zip(explained, ranked, strict=True):
+        assert result.normalised == pytest.approx(reference.normalised, abs=1e-5)
 
 
 def test_encode_gives_a_state_for_each_token_whatever_the_batch(model):
@@ -261,6 +292,15 @@ def test_evaluate_has_the_figures_of_the_command(trained):
     assert figures["perplexity"] > 1
     assert [len(result["outputs"]) for result in figures["results"]] == [5, 5]
     assert trained.evaluate(iter(PAIRS[:5]))["loss"] == figures["loss"]
+
+
+def test_evaluate_warns_of_sources_that_translate_rejects(trained):
+    limit = trained.tokenizers.max_tokens
+    pairs = [*PAIRS[:2], ("1 2 " * limit, "3")]
+    with pytest.raises(regard.UserError, match="text 3 has"):
+        trained.translate([source for source, _ in pairs])
+    with pytest.warns(RegardWarning, match=rf"1 of 3 sources .* {limit} tokens .*: number 3$"):
+        assert trained.evaluate(pairs)["sentences"] == 3
 
 
 def test_to_moves_the_model(trained, monkeypatch):
@@ -303,6 +343,21 @@ WRONG = {
     "beam as a string": (lambda m: m.translate(["bad"], beam="5"), "must be at least 1: got '5'"),
     "beam 0": (lambda m: m.stream(["bad"], beam=0), "must be at least 1: got 0"),
     "half a beam": (lambda m: m.evaluate(PAIRS, beam=[1.5]), "are integers"),
+    "a number in translate": (lambda m: m.translate(5), "translate takes a list of texts, not 5"),
+    "bytes in translate": (lambda m: m.translate(b"ab"), r"write translate\(\[text\]\)"),
+    "no list of interventions": (
+        lambda m: m.translate(["bad"], interventions=5),
+        r"interventions are a list, .*: got 5",
+    ),
+    "a list as what": (
+        lambda m: m.translate(["bad"], interventions=[{"what": ["mask"]}]),
+        r"what: got \['mask'\]; choose",
+    ),
+    "no beam in evaluate": (lambda m: m.evaluate(PAIRS, beam=None), "must be at least 1: got None"),
+    "an empty beam in evaluate": (lambda m: m.evaluate(PAIRS, beam=[]), r"got \[\]"),
+    "a number in load": (lambda _: regard.load(5), "load takes a run folder .*: got 5"),  # type: ignore
+    "a word as top_k": (lambda _: regard.Sampling(top_k="a"), "top_k of Sampling must be a number"),  # type: ignore
+    "a word as temperature": (lambda _: regard.Sampling("a"), "temperature of Sampling must be"),  # type: ignore
     "sample as a bool": (lambda m: m.translate(["bad"], sample=True), r"takes Sampling\("),
     "a text in explain": (lambda m: m.explain("bad"), "explain takes pairs as in"),
     "a pair in explain": (lambda m: m.explain(("bad", "BAD")), "item 1 is 'bad': give a"),
@@ -316,6 +371,29 @@ def test_a_wrong_argument_is_an_error(mistake):
     call, message = WRONG[mistake]
     with pytest.raises(regard.UserError, match=message):
         call(from_loaded(build_translator("gru")))
+
+
+@pytest.mark.parametrize("value", ["x", -3, 0, 1.5, True])
+def test_batch_tokens_is_a_positive_integer(value):
+    model = from_loaded(build_translator("gru"))
+    pairs = [("bad", "BAD")]
+    calls = [
+        (model.translate, TEXTS),
+        (model.stream, TEXTS),
+        (model.encode, TEXTS),
+        (model.score, pairs),
+        (model.explain, pairs),
+        (model.evaluate, pairs),
+    ]
+    for call, given in calls:
+        with pytest.raises(regard.UserError, match="batch_tokens is an integer and must be"):
+            call(given, batch_tokens=value)
+
+
+def test_no_interventions_may_be_none():
+    model = from_loaded(build_translator("gru"))
+    assert model.translate(TEXTS, interventions=None) == model.translate(TEXTS)
+    assert model.explain([("bad", "BAD")], interventions=None) == model.explain([("bad", "BAD")])
 
 
 def test_the_public_names_are_those_of_the_api():

@@ -617,3 +617,35 @@ def test_every_preset_accepts_a_pretrained_model_without_other_changes():
         assert swapped.is_pretrained
         assert swapped.model.tune == config.Lora()
         assert swapped.data == presets.load(name).data
+
+
+# --- paths ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("is_here_too", [False, True])
+def test_folders_are_those_beside_the_toml_that_names_them(tmp_path, monkeypatch, is_here_too):
+    toml = """
+    init = "x"
+    data = {kind = "hf", name = "x"}
+    model = {kind = "pretrained", name = "x"}
+    """
+    (tmp_path / "there" / "x").mkdir(parents=True)
+    (tmp_path / "there" / "a.toml").write_text(toml)
+    monkeypatch.chdir(tmp_path)
+    if is_here_too:
+        (tmp_path / "x").mkdir()
+    table = presets.read("there/a.toml")
+    found = {table["init"], table["data"]["name"], table["model"]["name"]}
+    assert found == {str(tmp_path / "there" / "x")}
+
+
+def test_names_that_are_no_folders_stay_names(tmp_path):
+    toml = """
+    init = "de-en"
+    data = {kind = "hf", name = "hf:user/pairs"}
+    model = {kind = "pretrained", name = "user/name"}
+    """
+    (tmp_path / "a.toml").write_text(toml)
+    table = presets.read(str(tmp_path / "a.toml"))
+    assert (table["init"], table["data"]["name"]) == ("de-en", "hf:user/pairs")
+    assert table["model"]["name"] == "user/name"

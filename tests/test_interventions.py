@@ -225,3 +225,9 @@ def test_a_text_that_is_too_short_is_named(transformer):
 def test_wrong_values(make, message):
     with pytest.raises(UserError, match=message):
         make()
+
+
+def test_weights_that_would_make_the_output_infinite_are_an_error():
+    with pytest.raises(UserError, match=r"SetWeights: weights.*1e\+?300"):
+        SetWeights(weights={0: 1e300})
+    assert SetWeights(weights={0: 1000}).weights == {0: 1000.0}

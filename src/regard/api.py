@@ -32,7 +32,14 @@ from regard.text import corpus
 from regard.text.batch import EncodedPairs
 from regard.text.sequences import check_pairs, check_texts
 from regard.text.tokenizer import EOS
-from regard.translation import Attention, Decoding, EncoderStates, Sampling, Translation
+from regard.translation import (
+    Attention,
+    Decoding,
+    EncoderStates,
+    Sampling,
+    Translation,
+    check_batch_tokens,
+)
 from regard.translator import BATCH_TOKENS
 
 
@@ -92,7 +99,7 @@ class Translator(translator.Translator):
         sample: Sampling | None = None,
         attention: bool = False,
         batch_tokens: int | None = None,
-        interventions: Iterable[Intervention | Mapping[str, Any]] = (),
+        interventions: Iterable[Intervention | Mapping[str, Any]] | None = (),
     ) -> Iterator[Translation]:
         """`translate`, lazily: reads a window of texts at a time and yields their translations in order.
 
@@ -118,7 +125,7 @@ class Translator(translator.Translator):
         *,
         attention: bool = False,
         batch_tokens: int | None = None,
-        interventions: Iterable[Intervention | Mapping[str, Any]] = (),
+        interventions: Iterable[Intervention | Mapping[str, Any]] | None = (),
     ) -> list[ScoredPair]:
         """Score given (source, target) pairs: the log-probability of each target token, EOS included.
 
@@ -149,11 +156,11 @@ class Translator(translator.Translator):
         pairs: Iterable[tuple[str, str]],
         *,
         batch_tokens: int | None = None,
-        interventions: Iterable[Intervention | Mapping[str, Any]] = (),
+        interventions: Iterable[Intervention | Mapping[str, Any]] | None = (),
     ) -> list[Translation]:
         """The attention weights and the score of given translations: (source, target) pairs.
 
-        As `translate` returns them, with the given target as the output.
+        As `translate` returns them with beam search, with the given target as the output.
         """
         encoded = self.encode_pairs(pairs, "explain")
         penalty = self.config.search.length_penalty
@@ -167,7 +174,9 @@ class Translator(translator.Translator):
             return self._translations(encoded, list(enumerate(hypotheses)), decoding)
 
     def _intervene(
-        self, encoded: EncodedPairs, interventions: Iterable[Intervention | Mapping[str, Any]]
+        self,
+        encoded: EncodedPairs,
+        interventions: Iterable[Intervention | Mapping[str, Any]] | None,
     ) -> AbstractContextManager[None]:
         """The model with interventions on given pairs, if they fit."""
         parsed = parse(interventions)
@@ -178,6 +187,7 @@ class Translator(translator.Translator):
         return intervene(self.model, parsed)
 
     def _log_probs(self, encoded: EncodedPairs, batch_tokens: int | None) -> list[list[float]]:
+        check_batch_tokens(batch_tokens)
         log_probs = token_log_probs(self.model, encoded, batch_tokens)
         if not all(math.isfinite(value) for values in log_probs for value in values):
             raise NotFiniteError
@@ -190,6 +200,7 @@ class Translator(translator.Translator):
         if self.config.is_language_model:
             raise UserError("encode gives states of a source, and a language model has none")
         check_texts(texts, "encode")
+        check_batch_tokens(batch_tokens)
         sources = [self.encode_source(text, f"text {n}") for n, text in enumerate(texts, start=1)]
         encoded = EncodedPairs(sources, [[] for _ in sources])
         results: dict[int, EncoderStates] = {}
@@ -226,9 +237,9 @@ class Translator(translator.Translator):
         """
         from regard.evaluation import evaluate  # sacreBLEU takes a while to import
 
-        widths = [beam] if isinstance(beam, int) else list(beam)
+        widths: list[Any] = list(beam) if isinstance(beam, Sequence) and beam else [beam]
         for width in widths:
-            Decoding(width)  # raises an error if it is no beam width
+            Decoding(width, batch_tokens=batch_tokens)  # raises an error if it is no beam width
         return evaluate(self, check_pairs(pairs, "evaluate"), widths, batch_tokens)
 
 
@@ -288,10 +299,15 @@ def train(
 
     if pairs is None and validation is not None:
         raise UserError("validation needs pairs: the data of a config has its own validation split")
+    if not isinstance(run, str | Path | None):
+        raise UserError(f"run is the folder to write, or None: got {run!r}")
+    callbacks = tuple(callbacks) if isinstance(callbacks, Iterable) else (callbacks,)
+    if not all(callable(callback) for callback in callbacks):
+        raise UserError(f"callbacks is a list of functions of one event, a dict: got {callbacks!r}")
     resolved = presets.resolve(config, {} if pairs is None else {"data.kind": "pairs"})
     data = None if pairs is None else corpus.from_pairs(pairs, validation, resolved.data.fraction)
     console, device = Console(quiet=quiet, soft_wrap=True), resolve_device(device)
     with TemporaryDirectory() if run is None else nullcontext(run) as folder:
         options = (Path(folder), device, resume, console)
-        training.train(resolved, *options, data=data, callbacks=tuple(callbacks))
+        training.train(resolved, *options, data=data, callbacks=callbacks)
         return load(folder, device)

@@ -20,7 +20,7 @@ def resolve_device(name: str) -> str:
         check_cuda(name, torch.cuda.device_count() if torch.cuda.is_available() else 0)
     elif name in ("mps", "mps:0"):
         if not torch.backends.mps.is_available():
-            raise UserError("PyTorch finds no MPS device here: use --device cpu")
+            raise UserError("PyTorch finds no MPS device here: use the device cpu")
     elif name not in ("cpu", "cpu:0"):
         hint = ' Did you mean "cuda"?' if name.startswith("gpu") else suggest(name, DEVICES)
         raise UserError(f'the device is auto, cpu, cuda, cuda:N or mps: got "{name}".{hint}')
@@ -30,7 +30,7 @@ def resolve_device(name: str) -> str:
 def check_cuda(name: str, count: int) -> None:
     """Raise an error unless one of `count` CUDA devices has this name."""
     if count == 0:
-        raise UserError("PyTorch finds no CUDA device here: use --device cpu")
+        raise UserError("PyTorch finds no CUDA device here: use the device cpu")
     index = int(name.partition(":")[2] or 0)
     if index >= count:
         devices = "one CUDA device" if count == 1 else f"{count} CUDA devices"

@@ -23,6 +23,8 @@ from regard.presets.errors import describe_error
 
 Index = Annotated[int, Field(ge=0)]
 Mechanism = Literal["cross", "encoder", "decoder"]
+MAX_WEIGHT = 1000.0
+"""Far above any weight of a model, and far below what makes its output infinite."""
 MECHANISMS: tuple[Mechanism, ...] = get_args(Mechanism)
 
 
@@ -80,8 +82,8 @@ class SetWeights(Place):
     """
 
     what: Literal["weights"] = "weights"
-    weights: dict[Index, Annotated[float, Field(ge=0)]] = Field(min_length=1)
-    """Weight by key. They need not sum to 1."""
+    weights: dict[Index, Annotated[float, Field(ge=0, le=MAX_WEIGHT)]] = Field(min_length=1)
+    """Weight by key, at most 1,000. They need not sum to 1."""
 
 
 class Ablate(Place):
@@ -99,9 +101,11 @@ KINDS: dict[str, type[Intervention]] = {
 }
 
 
-def parse(interventions: Iterable[Any]) -> tuple[Intervention, ...]:
+def parse(interventions: Iterable[Any] | None) -> tuple[Intervention, ...]:
     """Interventions, each given as an object or as a dict: {"what": "mask", "keys": [3]}."""
-    if isinstance(interventions, Base | Mapping | str):
+    if interventions is None:
+        return ()
+    if isinstance(interventions, Base | Mapping | str) or not isinstance(interventions, Iterable):
         raise UserError(f"interventions are a list, as in [Mask(keys=[3])]: got {interventions!r}")
     return tuple(map(parse_one, interventions))
 
@@ -115,7 +119,7 @@ def parse_one(given: Any) -> Intervention:
             f'{{"what": "mask", "keys": [3]}}: got {given!r}'
         )
     what = given.get("what")
-    if what not in KINDS:
+    if not isinstance(what, str) or what not in KINDS:
         hint = suggest(str(what), KINDS)
         raise UserError(f"what: got {what!r}; choose {join_names(KINDS)}.{hint}")
     return KINDS[what](**{str(name): value for name, value in given.items()})

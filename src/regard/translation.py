@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass, field
 from random import Random
+from typing import Any
 
 from jaxtyping import Float
 from torch import Tensor
@@ -25,7 +26,8 @@ class Translation:
     score: float
     """Total log-probability of the output, EOS included."""
     normalised: float
-    """The score that ranked it (length-normalised in beam search)."""
+    """What ranks it: score / length^search.length_penalty in beam search and for a given output (`explain`),
+    the score itself in greedy search and sampling."""
     alternatives: list["Translation"] = field(default_factory=list)
     """The rest of the n-best list, best first."""
     weights: Attention | None = field(default=None, repr=False, compare=False)
@@ -52,6 +54,14 @@ class EncoderStates:
     states: Float[Tensor, "length dim"] = field(repr=False)
 
 
+SAMPLING_TYPES: dict[str, Any] = {
+    "temperature": int | float,
+    "top_k": int | None,
+    "top_p": int | float | None,
+    "seed": int,
+}
+
+
 @dataclass(frozen=True)
 class Sampling:
     """Sampling parameters."""
@@ -62,6 +72,10 @@ class Sampling:
     seed: int = 0
 
     def __post_init__(self) -> None:
+        for name, kinds in SAMPLING_TYPES.items():
+            value = getattr(self, name)
+            if not isinstance(value, kinds) or isinstance(value, bool):
+                raise UserError(f"{name} of Sampling must be a number: got {value!r}")
         if not 0 < self.temperature < float("inf"):
             raise UserError(
                 f"temperature must be a positive number, not {self.temperature:g}; 0 would be greedy search"
@@ -116,6 +130,7 @@ class Decoding:
         if not all(isinstance(value, int) and value >= 1 for value in given):
             got = f"{self.beam!r} and {self.nbest!r}"
             raise UserError(f"beam and nbest are integers and must be at least 1: got {got}")
+        check_batch_tokens(self.batch_tokens)
         if not isinstance(self.sample, Sampling | None):
             raise UserError(f"sample takes Sampling(temperature=...), not {self.sample!r}")
         if self.sample is None and self.nbest > self.beam:
@@ -124,3 +139,10 @@ class Decoding:
             )
         if self.sample is not None and self.beam > 1:
             raise UserError("choose either beam search or sampling")
+
+
+def check_batch_tokens(value: Any) -> None:
+    if value is not None and (not isinstance(value, int) or isinstance(value, bool) or value < 1):
+        raise UserError(
+            f"batch_tokens is an integer and must be at least 1, or None: got {value!r}"
+        )

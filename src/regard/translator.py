@@ -21,6 +21,7 @@ from regard.models.intervene import count_heads, intervene
 from regard.search import Constrain, Hypothesis, beam, greedy
 from regard.text import hub
 from regard.text.batch import EncodedPairs, pad
+from regard.text.sequences import check_texts
 from regard.text.tokenizer import BOS, EOS, UNK, TokenizerPair
 from regard.translation import Attention, Decoding, Sampling, Translation
 
@@ -59,7 +60,7 @@ class Translator:
         sample: Sampling | None = None,
         attention: bool = True,
         batch_tokens: int | None = None,
-        interventions: Iterable[Intervention | Mapping[str, Any]] = (),
+        interventions: Iterable[Intervention | Mapping[str, Any]] | None = (),
     ) -> list[Translation]:
         """Translate each text with greedy search, beam search or sampling.
 
@@ -68,8 +69,7 @@ class Translator:
         `regard.interventions`).
         """
         decoding = Decoding(beam, nbest, sample, attention, batch_tokens, parse(interventions))
-        if isinstance(texts, str):
-            raise UserError("translate takes a list of texts: write translate([text])")
+        check_texts(texts, "translate")
         self._check_interventions(decoding.interventions)
         sources = [
             self._encode_checked(text, f"text {n}", decoding.interventions)
@@ -298,6 +298,8 @@ def load(run: str | Path, device: str | torch.device = "cpu", *, int8: bool = Fa
 
     `hf:user/name` or `hf:user/name@revision` is a run on the Hugging Face hub, downloaded once.
     """
+    if not isinstance(run, str | Path):
+        raise UserError(f"load takes a run folder or the name of a shipped model: got {run!r}")
     folder = hub.find_run(run)
     config = read_config(folder)
     if not (folder / "tokenizer.json").is_file() or not (folder / "model.safetensors").is_file():

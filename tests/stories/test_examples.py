@@ -26,6 +26,8 @@ def test_train_from_lists(tmp_path, capsys, monkeypatch):
     model = example.main(str(tmp_path / "run"), small)
     out = capsys.readouterr().out
     assert "exact match on 143 unseen numbers: " in out
+    assert "log-probability of CCLVI as 256: -" in out
+    assert "<script" in (tmp_path / "run.html").read_text("utf-8")
     assert out.count(" attends most to ") == 4  # 2, 5, 6 and the end
     again = package.load(tmp_path / "run").translate(["XI"])
     assert again[0].text == model.translate(["XI"])[0].text

@@ -69,7 +69,7 @@ MISTAKES: dict[str, tuple[list[str], str]] = {
         ["train", "--resume", "RUN", "--run", "HERE/other"],
         "continues in that folder: leave out --run",
     ),
-    "no cuda": (["train", "case", "--device", "cuda"], "no CUDA device here: use --device cpu"),
+    "no cuda": (["train", "case", "--device", "cuda"], "no CUDA device here: use the device cpu"),
     "no cuda, translating": (["translate", "RUN", "a", "--device", "cuda"], "no CUDA device"),
     "unknown device": (["translate", "RUN", "a", "--device", "tpu"], "tpu"),
     "missing run": (["translate", "HERE/none", "a"], "no run folder .*none"),

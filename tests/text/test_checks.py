@@ -4,10 +4,10 @@ from pathlib import Path
 
 import pytest
 
-from regard.config import FileData
+from regard.config import FileData, HubData, PairsData, SyntheticData
 from regard.errors import UserError
 from regard.text import corpus
-from regard.text.checks import check_files
+from regard.text.checks import check_corpus
 
 WORDS = {"der": "the", "Hund": "dog", "schläft": "sleeps", "Katze": "cat", "läuft": "runs"}
 
@@ -34,7 +34,7 @@ def check(tmp_path):
         rows = {"train": make_pairs(600), "val": make_pairs(60, 1000)} | splits
         paths = {split: write(tmp_path / f"{split}.tsv", rows[split]) for split in rows}
         data = FileData(**paths)
-        return check_files(data, corpus.load(data))
+        return check_corpus(data, corpus.load(data))
 
     return run
 
@@ -44,7 +44,16 @@ def test_good_data_has_no_warning(check):
     assert check(test=make_pairs(60, 2000)) == []
 
 
-@pytest.mark.parametrize("header", [("source", "target"), ("de", "en"), ("German", "English")])
+HEADERS = [
+    ("source", "target"),
+    ("de", "en"),
+    ("German", "English"),
+    ("sentence_de", "sentence_en"),
+    ("text.source", "Text Target"),
+]
+
+
+@pytest.mark.parametrize("header", HEADERS)
 def test_a_header_is_reported(check, header):
     (warning,) = check(train=[header, *make_pairs(600)])
     assert f'data.train: the first pair is "{header[0]}" and "{header[1]}"' in warning
@@ -71,6 +80,14 @@ def test_identifiers_instead_of_text_are_an_error(check, column):
     rows = rows if column == 1 else [(source, number, target) for number, source, target in rows]
     with pytest.raises(UserError, match=rf"column {column} of \S+train\.tsv holds only numbers"):
         check(train=rows)
+
+
+@pytest.mark.parametrize("side", [0, 1])
+def test_a_column_with_the_name_of_a_language_is_reported(check, side):
+    rows = [("deu", source) if side == 0 else (source, "deu") for source, _ in make_pairs(600)]
+    (warning,) = check(train=rows, val=make_pairs(60, 1000))
+    name = ("sources", "targets")[side]
+    assert f'data.train: 600 {name} are only 1 different texts, such as "deu"' in warning
 
 
 def test_two_columns_of_numbers_are_a_task(check):
@@ -118,3 +135,22 @@ def test_few_pairs_are_reported(check):
 def test_one_file_as_source_and_target_is_an_error():
     with pytest.raises(ValueError, match=r"data\.train names a\.de as source and as target"):
         FileData(train=("a.de", "a.de"), val="b.tsv")
+
+
+@pytest.mark.parametrize("data", [PairsData(), HubData(name="x")], ids=["pairs", "hf"])
+def test_own_data_that_is_not_in_files_is_checked_too(data):
+    pairs = make_pairs(600)
+    (warning,) = check_corpus(data, corpus.from_pairs(pairs, pairs))
+    assert "data.val: all pairs are also in the training data" in warning
+    with pytest.raises(UserError, match=r"data\.val: .*the languages are swapped"):
+        check_corpus(data, corpus.from_pairs(pairs, [(t, s) for s, t in make_pairs(60, 1000)]))
+
+
+def test_an_empty_test_split_of_a_dataset_is_not_checked():
+    splits = {"train": make_pairs(600), "val": make_pairs(60, 1000), "test": []}
+    assert check_corpus(HubData(name="x"), corpus.Corpus(splits)) == []
+
+
+def test_generated_data_is_not_checked():
+    data = SyntheticData(train=20, val=5, test=5)
+    assert check_corpus(data, corpus.load(data)) == []

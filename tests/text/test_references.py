@@ -105,3 +105,31 @@ def test_user_errors(here, mistake) -> None:
 def test_hypotheses_must_have_a_line_for_every_sentence(here) -> None:
     with pytest.raises(UserError, match=r"a\.en has 2 lines, and test\.de has 3 sentences"):
         read_hypotheses("a.en", 3, "test.de")
+
+
+LICENCE = "CC-BY 2.0 (France) Attribution: tatoeba.org"
+ROWS = [(f"Satz {n}", f"{n} sentences", f"sentence {n}") for n in range(20)]
+
+
+def warnings_of(rows) -> list[str]:
+    path = Path("test.tsv")
+    path.write_text("".join("\t".join(row) + "\n" for row in rows), "utf-8")
+    return read_references(path).warnings(path)
+
+
+def test_columns_that_become_references_are_reported(here) -> None:
+    assert warnings_of([row[:2] for row in ROWS]) == []
+    assert read_references("a.de", ["a.en", "a.en"]).warnings(Path("a.de")) == []
+    (count,) = warnings_of([(*row[:2], f"{n} texts") for n, row in enumerate(ROWS)])
+    assert count.startswith(
+        "test.tsv has 3 columns: the first is the source, and the others are 2 "
+    )
+
+
+def test_columns_that_are_no_references_are_reported(here) -> None:
+    _, licence = warnings_of([(*row[:2], f"{LICENCE} #{n}") for n, row in enumerate(ROWS)])
+    assert '20 of 20 texts in column 3 start with "CC-BY 2.0 ", as licences' in licence
+    (header,) = warnings_of([("source", "target"), *(row[:2] for row in ROWS)])
+    assert header.startswith('test.tsv: the first pair is "source" and "target", which looks like')
+    with pytest.raises(UserError, match=r"column 3 of test\.tsv holds only numbers"):
+        warnings_of([(*row[:2], str(n)) for n, row in enumerate(ROWS)])

@@ -65,11 +65,11 @@ def test_resolve_device(machine, devices: dict, name: str, expected: str) -> Non
 @pytest.mark.parametrize(
     ("gpus", "name", "message"),
     [
-        (0, "cuda", "PyTorch finds no CUDA device here: use --device cpu"),
-        (0, "cuda:1", "PyTorch finds no CUDA device here: use --device cpu"),
+        (0, "cuda", "PyTorch finds no CUDA device here: use the device cpu"),
+        (0, "cuda:1", "PyTorch finds no CUDA device here: use the device cpu"),
         (1, "cuda:1", "no device cuda:1: PyTorch finds one CUDA device here, use cuda:0$"),
         (3, "cuda:3", "cuda:3: PyTorch finds 3 CUDA devices here, use cuda:0 to cuda:2$"),
-        (1, "mps", "PyTorch finds no MPS device here: use --device cpu"),
+        (1, "mps", "PyTorch finds no MPS device here: use the device cpu"),
         (1, "cdua", r'is auto, cpu, cuda, cuda:N or mps: got "cdua"\. Did you mean "cuda"\?'),
         (1, "CUDA", 'Did you mean "cuda"'),
         (1, "gpu", 'Did you mean "cuda"'),

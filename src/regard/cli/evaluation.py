@@ -1,6 +1,7 @@
 """`regard evaluate` and `score`."""
 
 import json
+import warnings
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -21,7 +22,7 @@ from regard.cli.common import (
     parse_integers,
     print_json,
 )
-from regard.errors import UserError, join_names
+from regard.errors import RegardWarning, UserError, join_names
 
 Fields = Annotated[
     str | None,
@@ -217,7 +218,10 @@ def read_test_set(
         return files.read_sentences(input_)
     names = getattr(config.data, "fields", files.FIELDS) if config else files.FIELDS
     names = tuple(name.strip() for name in fields.split(",")) if fields else names
-    return files.read_references(input_, references, names)
+    data = files.read_references(input_, references, names)
+    for message in data.warnings(input_):
+        warnings.warn(message, RegardWarning, stacklevel=2)
+    return data
 
 
 def run_ablation(

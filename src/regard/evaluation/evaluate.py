@@ -2,12 +2,13 @@
 
 import math
 import time
+import warnings
 from collections.abc import Sequence
 from typing import Any
 
 import torch
 
-from regard.errors import NotFiniteError
+from regard.errors import NotFiniteError, RegardWarning
 from regard.evaluation.likelihood import Likelihood, aggregate, likelihoods
 from regard.evaluation.metrics import (
     References,
@@ -40,6 +41,7 @@ def evaluate(
     """
     encoded = EncodedPairs.from_pairs(pairs, translator.tokenizers)
     translator.check_lengths(encoded)
+    warn_of_long_sources(encoded, translator)
     by_pair = likelihoods(translator.model, encoded)
     corpus = aggregate(by_pair)
     if not math.isfinite(corpus.loss):
@@ -64,6 +66,21 @@ def evaluate(
             if not translator.config.is_language_model
         ],
     }
+
+
+def warn_of_long_sources(encoded: EncodedPairs, translator: Translator) -> None:
+    """Warn of sources over the limit, which training skipped and `translate` rejects."""
+    tokenizers = translator.tokenizers
+    limit = tokenizers.max_tokens + tokenizers.source_eos
+    numbers = [n for n, ids in enumerate(encoded.source, start=1) if len(ids) > limit]
+    if numbers:
+        some = ", ".join(map(str, numbers[:5])) + (", ..." if len(numbers) > 5 else "")
+        warnings.warn(
+            f"{len(numbers):,} of {len(encoded):,} sources have more than {tokenizers.max_tokens} tokens "
+            f"(tokenizer.max_tokens), which `translate` rejects: number {some}",
+            RegardWarning,
+            stacklevel=3,
+        )
 
 
 def greedy_bleu(

@@ -76,7 +76,7 @@ def quantize_int8(model: Model) -> Model:
     """Quantize the model's linear layers and output projection to int8, in place."""
     device = next(model.parameters()).device
     if device.type != "cpu":
-        raise UserError(f"int8 is for a CPU, and this model is on {device}: use --device cpu")
+        raise UserError(f"int8 is for a CPU, and this model is on {device}: use the device cpu")
     check_int8(has_amx())
     pack_weights(model)  # for the layers that stay float32
     for module in model.modules():

@@ -2,7 +2,7 @@
 
     base = "multi30k-transformer"      inherit every setting of another preset or .toml file
 
-Paths are relative to the .toml file that names them; those of data files are absolute in the config.
+Paths are relative to the .toml file that names them; those of data are absolute in the config.
 Setting a table's `kind` to another value resets that table, in a preset with a base as in `--set`.
 """
 
@@ -159,8 +159,8 @@ def read_file(path: Path) -> dict[str, Any]:
 def from_folder(table: dict[str, Any], folder: Path) -> dict[str, Any]:
     """A copy of a file's table in which every path starts in the `folder` of that file.
 
-    `init` and the name of a pretrained model may be something else than a path: those that are folders
-    seen from `folder` only are paths.
+    `init` and the name of a pretrained model may be something else than a path: those that exist seen from
+    `folder` are paths.
     """
     table = with_absolute_paths(table, folder)
     model = table.get("model")
@@ -173,7 +173,7 @@ def from_folder(table: dict[str, Any], folder: Path) -> dict[str, Any]:
 
 def locate(name: str, folder: Path) -> str:
     path = folder / name
-    return os.path.abspath(path) if path.exists() and not Path(name).exists() else name
+    return os.path.abspath(path) if name and path.exists() else name
 
 
 def with_absolute_paths(table: dict[str, Any], folder: Path) -> dict[str, Any]:
@@ -189,7 +189,10 @@ def with_absolute_paths(table: dict[str, Any], folder: Path) -> dict[str, Any]:
             return value  # not a path: a number of sentences, or a mistake
         return os.path.abspath(folder / Path(value).expanduser())
 
-    paths = {key: absolute(data[key]) for key in FILE_KEYS if key in data}
+    name = data.get("name")
+    is_folder = data.get("kind") == "hf" and isinstance(name, str) and not name.startswith("hf:")
+    keys = (*FILE_KEYS, "name") if is_folder else FILE_KEYS
+    paths = {key: absolute(data[key]) for key in keys if key in data}
     return table | {"data": data | paths}
 
 

@@ -3,13 +3,14 @@
 A mistake with which no training can be meant raises an error; what may be meant is a warning.
 """
 
+import re
 from collections import Counter
-from collections.abc import Iterator
-from itertools import islice, pairwise
+from collections.abc import Iterator, Sequence
+from itertools import islice, pairwise, zip_longest
 from math import sqrt
 from pathlib import Path
 
-from regard.config import FileData
+from regard.config import Data, FileData, HubData, PairsData
 from regard.errors import UserError
 from regard.text.corpus import Corpus
 from regard.text.pairs import Pairs, is_tsv, read_columns
@@ -20,8 +21,12 @@ SAMPLE = 1000
 """How many pairs are looked at, from the start of a file."""
 MOST = 0.5
 """The fraction of pairs from which on something is no accident."""
+FEW_TEXTS, FEW_DIFFERENT = 10, 0.05
+"""How many different texts, and which fraction of all, are no language."""
 SWAPPED_BY = 0.1
 """How much more similar the sides of two splits are crosswise if their languages are swapped."""
+ALIKE = 10
+"""How many characters at the start of most texts are equal if they are no sentences."""
 OVERLAP = 0.01
 """The fraction of held-out pairs that may be training pairs by accident: captions and greetings recur."""
 
@@ -32,24 +37,30 @@ COLUMN_NAMES = """
     arabic chinese czech danish dutch english estonian finnish french german greek hebrew hindi hungarian
     italian japanese korean norwegian polish portuguese romanian russian spanish swedish turkish ukrainian
 """
-"""In lower case: a first pair of two of these is a header."""
+"""In lower case: a first pair of these, or of several joined as in sentence_de, is a header."""
 
 
-def check_files(data: FileData, corpus: Corpus) -> list[str]:
-    """Warnings about the user's files; an error where no training can be meant."""
-    messages = [
-        message
-        for split in data.own_splits
-        if isinstance(path := getattr(data, split), str) and is_tsv(Path(path))
-        for message in check_table(split, Path(path), data.max_characters)
-    ]
-    for split in data.own_splits:
-        messages += check_header(split, corpus[split])
+def check_corpus(data: Data, corpus: Corpus) -> list[str]:
+    """Warnings about the user's parallel text; an error where no training can be meant."""
+    if not isinstance(data, FileData | HubData | PairsData):
+        return []
+    messages = list(check_tables(data)) if isinstance(data, FileData) else []
+    splits = [split for split, pairs in corpus.splits.items() if pairs]
+    for split in splits:
+        messages += check_header(f"data.{split}", corpus[split])
         messages += check_copies(split, corpus[split])
-    for split in data.own_splits[1:]:
-        check_direction(split, corpus)
-        messages += check_overlap(split, corpus)
+        messages += check_variety(split, corpus[split])
+    for split in splits:
+        if split != "train":
+            check_direction(split, corpus)
+            messages += check_overlap(split, corpus)
     return [*messages, *check_sizes(corpus)]
+
+
+def check_tables(data: FileData) -> Iterator[str]:
+    for split in data.own_splits:
+        if isinstance(path := getattr(data, split), str) and is_tsv(Path(path)):
+            yield from check_table(split, Path(path), data.max_characters)
 
 
 def check_table(split: str, path: Path, max_characters: int) -> Iterator[str]:
@@ -57,12 +68,7 @@ def check_table(split: str, path: Path, max_characters: int) -> Iterator[str]:
     rows = list(islice(read_columns(path, max_characters), SAMPLE))
     wide = next((row for row in rows if len(row) > 2), None)
     if wide:
-        for number in (1, 2):
-            if all(row[number - 1].strip().isdecimal() for row in rows[1:] or rows):
-                raise UserError(
-                    f"data.{split}: column {number} of {path} holds only numbers, as identifiers do, and the "
-                    "first two of its columns are source and target: delete the other columns"
-                )
+        check_identifiers(f"data.{split}", path, [row[:2] for row in rows])
         yield (
             f"data.{split}: {path} has {len(wide)} columns: the first is the source, the second the target, "
             f'and the rest is ignored, such as "{shorten(wide[2])}"'
@@ -75,17 +81,50 @@ def check_table(split: str, path: Path, max_characters: int) -> Iterator[str]:
         )
 
 
+def check_identifiers(where: str, path: Path, rows: Sequence[Sequence[str]]) -> None:
+    """Raise an error if a column of text holds only numbers; `rows` of a table with more columns than two."""
+    columns = zip_longest(*(rows[1:] or rows), fillvalue="")
+    for number, cells in enumerate(columns, start=1):
+        if all(cell.strip().isdecimal() for cell in cells):
+            raise UserError(
+                f"{where}: column {number} of {path} holds only numbers, as identifiers do, where a "
+                f"{'source' if number == 1 else 'target'} is expected: delete that column"
+            )
+
+
+def check_references(path: Path, rows: Sequence[Sequence[str]]) -> Iterator[str]:
+    """A header, and more columns than two, in a .tsv of sources and references."""
+    yield from check_header(str(path), [(row[0], row[1]) for row in rows[:1]])
+    width = max(map(len, rows))
+    if width == 2:
+        return
+    check_identifiers("--input", path, rows)
+    yield (
+        f"{path} has {width} columns: the first is the source, and the others are {width - 1} "
+        "references for it"
+    )
+    for column in range(2, width):
+        cells = [row[column] for row in rows if len(row) > column]
+        start, count = Counter(cell[:ALIKE] for cell in cells).most_common(1)[0]
+        if count > 1 and count > MOST * len(cells):
+            yield (
+                f'{path}: {count:,} of {len(cells):,} texts in column {column + 1} start with "{start}", as '
+                "licences and names do: delete that column if it holds no references"
+            )
+
+
 def is_quoted(cell: str) -> bool:
     cell = cell.strip()
     return len(cell) > 1 and cell[0] == cell[-1] == '"'
 
 
-def check_header(split: str, pairs: Pairs) -> Iterator[str]:
+def check_header(where: str, pairs: Pairs) -> Iterator[str]:
     """A first pair that consists of names of columns."""
-    names = [side.strip('"').casefold() for side in pairs[0]]
-    if set(names) <= set(COLUMN_NAMES.split()):
+    names = [re.split(r"[\W_]+", side.strip('"').casefold()) for side in pairs[0]]
+    known = set(COLUMN_NAMES.split())
+    if all(len(parts) <= 3 and known.issuperset(parts) for parts in names):
         yield (
-            f'data.{split}: the first pair is "{pairs[0][0]}" and "{pairs[0][1]}", which looks like a '
+            f'{where}: the first pair is "{pairs[0][0]}" and "{pairs[0][1]}", which looks like a '
             "header: delete that line, or it is used as a sentence"
         )
 
@@ -98,6 +137,17 @@ def check_copies(split: str, pairs: Pairs) -> Iterator[str]:
             f"data.{split}: in {copies:,} of {len(pairs):,} pairs the source equals the target: is one file "
             "in both languages given twice?"
         )
+
+
+def check_variety(split: str, pairs: Pairs) -> Iterator[str]:
+    """A side with very few different texts, such as a column with the name of a language."""
+    for side, texts in zip(("sources", "targets"), zip(*pairs, strict=True), strict=True):
+        different = len(set(texts))
+        if different <= FEW_TEXTS and different < FEW_DIFFERENT * len(texts):
+            yield (
+                f"data.{split}: {len(texts):,} {side} are only {different} different texts, such as "
+                f'"{shorten(texts[-1])}": is it the wrong column?'
+            )
 
 
 def check_direction(split: str, corpus: Corpus) -> None:

@@ -98,9 +98,9 @@ def load(data: config.Data, splits: Sequence[str] = SPLITS) -> Corpus:
 
 def from_pairs(train: Any, val: Any = None, fraction: float = 1.0) -> Corpus:
     """A corpus of pairs given in Python. Without `val`, one in twenty is held out, at most 1,000."""
-    pairs = check_pairs(train, "train")
+    pairs = check_sides(train, "pairs")
     if val is not None:
-        splits = {"train": pairs, "val": check_pairs(val, "train", "validation")}
+        splits = {"train": pairs, "val": check_sides(val, "validation")}
         return Corpus(splits).take_fraction(fraction)
     if len(pairs) < 2:
         raise UserError("train got one pair and no validation: give more pairs, or validation=...")
@@ -111,6 +111,16 @@ def from_pairs(train: Any, val: Any = None, fraction: float = 1.0) -> Corpus:
     }
     message = f"validation: {len(rows):,} of {len(pairs):,} pairs are held out"
     return Corpus(splits, messages=(message,)).take_fraction(fraction)
+
+
+def check_sides(given: Any, name: str) -> Pairs:
+    """Pairs given in Python to train on, or an error if a side is blank."""
+    checked = check_pairs(given, "train", name)
+    for number, pair in enumerate(checked, start=1):
+        if not all(side.strip() for side in pair):
+            side = "target" if pair[0].strip() else "source"
+            raise UserError(f"{name}: item {number} has an empty {side}: add it, or leave it out")
+    return checked
 
 
 def load_full(data: config.Data, splits: Sequence[str] = SPLITS) -> Corpus:

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from regard.errors import UserError, join_names, suggest
+from regard.text.checks import check_references
 from regard.text.pairs import BOM, SUFFIXES
 
 FIELDS = ("source", "target")
@@ -38,6 +39,15 @@ class ReferenceSet:
         return [
             (source, texts[0]) for source, texts in zip(self.sources, self.references, strict=True)
         ]
+
+    def warnings(self, path: Path) -> list[str]:
+        """What may be wrong with it, if it comes from the .tsv at `path`; an error if it must be wrong."""
+        if table_suffix(path) != ".tsv":
+            return []
+        rows = [
+            [source, *texts] for source, texts in zip(self.sources, self.references, strict=True)
+        ]
+        return list(check_references(path, rows))
 
     def take(self, count: int | None) -> "ReferenceSet":
         """The first `count` sentences, or all."""

@@ -4,13 +4,13 @@ import json
 from dataclasses import replace
 from pathlib import Path
 
-from regard.config import Config, FileData
+from regard.config import Config
 from regard.config.defaults import chosen_values, follow_data, follows_data
 from regard.display import Display
 from regard.errors import UserError
 from regard.text import cache, corpus
 from regard.text.batch import EncodedPairs
-from regard.text.checks import check_files
+from regard.text.checks import check_corpus
 from regard.text.corpus import Corpus
 from regard.text.tokenizer import TokenizerPair
 
@@ -20,8 +20,7 @@ def load_data(config: Config, display: Display, data: Corpus | None = None) -> C
     messages.
     """
     data = corpus.load(config.data) if data is None else data
-    if isinstance(config.data, FileData):
-        data = data.add_messages(f"warning: {text}" for text in check_files(config.data, data))
+    data = data.add_messages(f"warning: {text}" for text in check_corpus(config.data, data))
     display.print_all(data.messages)
     return data
 

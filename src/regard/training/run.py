@@ -60,11 +60,10 @@ def train(
     `config`: None to resume with that of the folder. `jobs`: how many runs share the device, for the
     card. `data`: instead of that of the config. `callbacks` get each event of metrics.jsonl.
     """
-    config_is_given = (
-        config is not None
-    )  # otherwise it is not known whether its files are still there
+    # The config of a folder is resolved, and its data may be gone: a finished run does not need it.
+    config_is_given = config is not None
     given = config or read_config(folder)
-    config = resolve_defaults(given, data)
+    config = resolve_defaults(given, data) if config_is_given else given
     with files.lock(folder):
         check_folder(config, folder, resume)
         resume, display = (folder / checkpoint.FILE).is_file(), Display(console)
