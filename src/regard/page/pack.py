@@ -156,7 +156,8 @@ def describe(translator: Translator, name: str) -> ModelInfo:
 def choose_examples(data: config.Data) -> tuple[str, ...]:
     """Our own sentences, or else short ones of the data that the run was trained on, if it is still there."""
     subject = data.name if isinstance(data, config.SyntheticData) else getattr(data, "source", None)
-    if subject in EXAMPLES or isinstance(data, config.DatasetData):
+    is_remote = isinstance(data, config.HubData) and data.name.startswith("hf:")  # would be downloaded
+    if subject in EXAMPLES or isinstance(data, config.DatasetData) or is_remote:
         return EXAMPLES.get(subject or "", ())
     for split in ("test", "val"):
         with suppress(UserError, OSError):
@@ -167,7 +168,6 @@ def choose_examples(data: config.Data) -> tuple[str, ...]:
     return ()
 
 
-@torch.inference_mode()
 def collect_facts(translator: Translator) -> dict[str, str]:
     """Lines about vocabulary, training and terms; those that are known. ui/texts.js has their titles."""
     tokenizers, card = translator.tokenizers, translator.card or {}
