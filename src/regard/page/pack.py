@@ -156,7 +156,9 @@ def describe(translator: Translator, name: str) -> ModelInfo:
 def choose_examples(data: config.Data) -> tuple[str, ...]:
     """Our own sentences, or else short ones of the data that the run was trained on, if it is still there."""
     subject = data.name if isinstance(data, config.SyntheticData) else getattr(data, "source", None)
-    is_remote = isinstance(data, config.HubData) and data.name.startswith("hf:")  # would be downloaded
+    is_remote = isinstance(data, config.HubData) and data.name.startswith(
+        "hf:"
+    )  # would be downloaded
     if subject in EXAMPLES or isinstance(data, config.DatasetData) or is_remote:
         return EXAMPLES.get(subject or "", ())
     for split in ("test", "val"):
