@@ -253,8 +253,9 @@ def test_unknown_format_is_a_user_error(make_run, tmp_path):
 def test_nothing_is_overwritten(to, make_run, tmp_path):
     (tmp_path / "out").mkdir()
     (tmp_path / "out" / "mine").touch()
+    out = tmp_path / "out" / "mine" if to == "page" else tmp_path / "out"  # a page is a file
     with pytest.raises(UserError, match=r"exists already: choose another --out"):
-        export(make_run(), to, tmp_path / "out", NO_BLEU)
+        export(make_run(), to, out, NO_BLEU)
 
 
 def test_metadata_of_the_weights_names_the_layout(make_run, tmp_path):
