@@ -249,6 +249,7 @@ BAD: dict[str, list] = {
         {"what": "weights"},
         {"what": "weights", "weights": {}},
         {"what": "weights", "weights": {"0": -1}},
+        {"what": "weights", "weights": {"0": 1001}},
         {"what": "weights", "weights": {"0.5": 1}},
     ],
     "Ablate: layer: got 0.5": [{"what": "ablate", "layer": 0.5}],
