@@ -112,9 +112,16 @@ def test_packed_int8_linear_equals_int_mm(monkeypatch):
     torch.testing.assert_close(run_packed_int8(), private)
 
 
-def test_no_vnni_instructions_means_no_packed_int8(monkeypatch):
-    monkeypatch.delattr(torch.cpu, "_is_vnni_supported")
-    assert not inspect.unwrap(torch_private.can_pack_int8)()
+def test_fbgemm_linear_equals_int_mm():
+    if not torch_private.has_fbgemm():
+        pytest.skip("this PyTorch has no FBGEMM")
+    engine = torch.backends.quantized.engine
+    weight, scales = int8(2, OUTPUTS, INPUTS), torch.linspace(0.001, 0.1, OUTPUTS)
+    x = int8(1, ROWS, INPUTS).clamp(-63, 63)  # the sums of 7 bits are exact on every CPU
+    packed = torch_private.pack_fbgemm_weight(weight, scales)
+    assert torch.backends.quantized.engine == engine
+    y = torch_private.fbgemm_linear(x / 63, 63, packed)
+    torch.testing.assert_close(y * 63, torch_private.int_mm(x, weight.T) * scales)
 
 
 @pytest.mark.parametrize("bias", [True, False])

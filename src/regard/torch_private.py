@@ -5,8 +5,10 @@ fallback computes the same result, only slower. No other module of Regard uses a
 """
 
 import math
+import warnings
 from collections.abc import Sequence
 from functools import cache
+from typing import Any
 
 import torch
 from jaxtyping import Float, Int, Int8, UInt8
@@ -101,9 +103,8 @@ def int_mm(
 
 @cache
 def can_pack_int8() -> bool:
-    """Whether PyTorch has oneDNN's int8 linear layer, and the CPU can sum it without overflow."""
-    has_vnni = getattr(torch.cpu, "_is_vnni_supported", lambda: False)
-    return bool(has_vnni()) and hasattr(torch.ops.onednn, "qlinear_pointwise")
+    """Whether PyTorch has oneDNN's int8 linear layer. On some CPUs its sums overflow."""
+    return hasattr(torch.ops.onednn, "qlinear_pointwise")
 
 
 def pack_int8_weight(weight: Int8[Tensor, "outputs inputs"]) -> Tensor:
@@ -125,3 +126,41 @@ def packed_int8_linear(
     weight = (packed, scales, zero_points, None)
     output = (1.0, 0, torch.float32, "none", [], "")
     return torch.ops.onednn.qlinear_pointwise(x, 1.0, zero_point, *weight, *output)
+
+
+@cache
+def has_fbgemm() -> bool:
+    """Whether PyTorch has FBGEMM's int8 linear layer, which quantizes its own input. It has no fallback."""
+    return (
+        "fbgemm" in torch.backends.quantized.supported_engines
+        and hasattr(torch.ops.quantized, "linear_with_input_q_dq_qweight_dq_output_fp32")
+        and hasattr(torch, "_make_per_channel_quantized_tensor")
+    )
+
+
+def pack_fbgemm_weight(
+    weight: Int8[Tensor, "outputs inputs"], scales: Float[Tensor, " outputs"]
+) -> Any:
+    """A copy of the int8 weight, with the scale of each output, in FBGEMM's layout."""
+    engine = torch.backends.quantized.engine
+    zero_points = torch.zeros(len(scales), dtype=torch.long)
+    try:
+        torch.backends.quantized.engine = "fbgemm"
+        with (
+            warnings.catch_warnings()
+        ):  # quantized tensors are deprecated; this function may go with them
+            warnings.simplefilter("ignore")
+            quantized = torch._make_per_channel_quantized_tensor(
+                weight, scales.double(), zero_points, 0
+            )
+        return torch.ops.quantized.linear_prepack(quantized, None)
+    finally:
+        torch.backends.quantized.engine = engine
+
+
+def fbgemm_linear(
+    x: Float[Tensor, "rows inputs"], levels: int, packed: Any
+) -> Float[Tensor, "rows outputs"]:
+    """`round(levels x) / levels W^T * scales` for x in [-1, 1], W and scales from `pack_fbgemm_weight`."""
+    linear_of = torch.ops.quantized.linear_with_input_q_dq_qweight_dq_output_fp32
+    return linear_of(x, 1 / levels, levels + 1, packed)
