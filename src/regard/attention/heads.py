@@ -5,7 +5,7 @@ generates token by token does not recompute them at every step.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import partial
 
 import torch
@@ -61,25 +61,25 @@ class SingleHead(nn.Module):
         keys: Float[Tensor, "batch key kq_dim"],
         values: Float[Tensor, "batch key dim"],
         mask: Bool[Tensor, "batch #query key"] | None = None,
-        query_positions: Sequence[int] | None = None,
+        query_position_ids: Int[Tensor, "batch query"] | None = None,
     ) -> tuple[Float[Tensor, "batch query dim"], Float[Tensor, "batch query key"]]:
         """(context, weights); the queries are at the positions 0, 1, ... by default."""
         scores = self.score(self.query(query), keys)
         normalise = self.normalise
         if isinstance(normalise, PlacedNormaliser):  # only then positions matter
-            positions = range(query.shape[1]) if query_positions is None else query_positions
-            normalise = normalise.at(self._places(positions, keys, mask))
+            if query_position_ids is None:
+                query_position_ids = torch.arange(query.shape[1], device=query.device)[None]
+            normalise = normalise.at(self._places(query_position_ids, keys, mask))
         return attend(scores, values, mask, normalise)
 
     @staticmethod
     def _places(
-        query_positions: Sequence[int],
+        query_position_ids: Int[Tensor, "#batch query"],
         keys: Float[Tensor, "batch key kq_dim"],
         mask: Bool[Tensor, "batch #query key"] | None,
     ) -> Places:
-        queries = torch.tensor([list(query_positions)], device=keys.device)
         indices = torch.arange(keys.shape[1], device=keys.device)[None]
-        return Places(queries, indices, None if mask is None else mask[:, None])
+        return Places(query_position_ids, indices, None if mask is None else mask[:, None])
 
 
 class SingleQueryScaledDotProductAttention(nn.Module):

@@ -81,7 +81,7 @@ class DecoderOnly(TransformerBase[DecoderOnlyMemory, TransformerState]):
         index = position_ids[:, None, :, None]  # real tokens are first in the memory
         caches = tuple(c._map(lambda x: x.take_along_dim(index, dim=2)) for c in memory.caches)
         return TransformerState(
-            caches, position_ids, lengths, is_token[:, None], window, (1,) * keep, lengths
+            caches, position_ids, lengths, is_token[:, None], window, (1,) * keep, lengths, None
         )
 
     def _init_whole_state(self, memory: DecoderOnlyMemory) -> TransformerState:
@@ -90,7 +90,7 @@ class DecoderOnly(TransformerBase[DecoderOnlyMemory, TransformerState]):
         caches = tuple(replace(cache) for cache in memory.caches)
         position_ids, lengths = position_ids_of(memory.mask), memory.mask.sum(1)
         return TransformerState(
-            caches, position_ids, lengths, memory.mask[:, None], None, (), lengths
+            caches, position_ids, lengths, memory.mask[:, None], None, (), lengths, None
         )
 
     def step(self, tokens: Tokens, state: TransformerState) -> tuple[Logits, TransformerState]:

@@ -97,6 +97,14 @@ class DecoderState(Record, ABC):
     def reorder(self: D, beam_indices: Int[Tensor, "batch beam"]) -> D:
         """Hypothesis i of a sentence in the result is its hypothesis beam_indices[i] in this state."""
 
+    def reserve(self: D, tokens: int) -> D:
+        """The same state in tensors of fixed shape, with space for `tokens` more tokens of each hypothesis.
+
+        Steps then change values, never shapes, so that they can be captured or compiled once. A state of
+        constant size is its own.
+        """
+        return self
+
 
 @dataclass
 class Memory(Record):

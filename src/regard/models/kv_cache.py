@@ -6,6 +6,7 @@ from dataclasses import dataclass
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
+from torch.nn.functional import pad
 
 from regard.models.interface import DecoderState
 
@@ -19,15 +20,19 @@ class KVCache(DecoderState):
 
     All hypotheses of a sentence share it: a mask selects those of each hypothesis, and reordering
     hypotheses changes only that mask. With a sliding window, keys that no later token may attend to are
-    evicted.
+    evicted. In a reserved cache the buffer has its final size, and is attended to as a whole, with a mask.
     """
 
     keys: Heads | None = None
     values: Heads | None = None
     length: int = 0
 
-    def append(self, keys: Heads, values: Heads) -> tuple[CachedHeads, CachedHeads]:
-        """All keys and values so far, the new ones included."""
+    def append(
+        self, keys: Heads, values: Heads, slots: Int[Tensor, " new"] | None = None
+    ) -> tuple[CachedHeads, CachedHeads]:
+        """All keys and values so far, the new ones included, which a reserved cache stores in `slots`."""
+        if slots is not None:
+            return self._write(keys, values, slots)
         if self.keys is None or self.values is None:
             # A sequence read at once needs no buffer, whose copy would be part of the backward pass.
             self.keys, self.values, self.length = keys, values, keys.shape[2]
@@ -54,6 +59,26 @@ class KVCache(DecoderState):
         buffer[:, :, : self.length] = old[:, :, : self.length]
         return buffer
 
+    def _write(
+        self, keys: Heads, values: Heads, slots: Int[Tensor, " new"]
+    ) -> tuple[CachedHeads, CachedHeads]:
+        if self.keys is None or self.values is None:  # reserved before the first token
+            self.keys, self.values = (
+                new.new_zeros(*new.shape[:2], self.length, new.shape[3]) for new in (keys, values)
+            )
+        return self.keys.index_copy_(2, slots, keys), self.values.index_copy_(2, slots, values)
+
+    def reserve(self, tokens: int) -> "KVCache":
+        """`tokens` counts those of all hypotheses."""
+        length = self.length + tokens
+        if self.keys is None or self.values is None:
+            return KVCache(length=length)
+        # Zeros: a masked value of NaN would still be NaN in a weighted sum.
+        keys, values = (
+            pad(old[:, :, : self.length], (0, 0, 0, tokens)) for old in (self.keys, self.values)
+        )
+        return KVCache(keys, values, length)
+
     def evict(self, keep: int) -> None:
         """Forget all but the last `keep` tokens. Their part of the buffer is freed when it next grows."""
         if self.keys is not None and self.values is not None and keep < self.length:
@@ -70,6 +95,6 @@ class KVCache(DecoderState):
     def _map(self, function: Callable[[Tensor], Tensor]) -> "KVCache":
         """Without the unused part of the buffer."""
         if self.keys is None or self.values is None:
-            return KVCache()
+            return KVCache(length=self.length)
         keys, values = (function(old[:, :, : self.length]) for old in (self.keys, self.values))
         return KVCache(keys, values, keys.shape[2])

@@ -41,6 +41,8 @@ class AttentionInputs:
     """The length of the source before target tokens, in a decoder-only model (see `Places`)."""
     keep: int | None = None
     """How many tokens stay cached, the last ones: no later token attends to the others. None: all."""
+    slots: Int[Tensor, " length"] | None = None
+    """Where a reserved cache stores these tokens; None: after the others."""
 
 
 class TokenMixer(nn.Module, ABC):
@@ -91,7 +93,8 @@ class SelfAttention(TokenMixer):
     def forward(
         self, x: Activations, inputs: AttentionInputs, cache: KVCache, need_weights: bool
     ) -> tuple[Activations, Weights]:
-        keys, values = cache.append(*self.attention.keys_values(x, inputs.position_ids))
+        new = self.attention.keys_values(x, inputs.position_ids)
+        keys, values = cache.append(*new, inputs.slots)
         if inputs.keep is not None:
             cache.evict(inputs.keep)
         # A pairwise score depends on query and key alone, not on the index of the key.

@@ -36,8 +36,8 @@ class RecurrentState(DecoderState):
     keys: Float[Tensor, "batch source kq_dim"]
     values: Float[Tensor, "batch source dim"]
     mask: Bool[Tensor, "batch source"]
-    length: int = 0
-    """How many target tokens have been read."""
+    next_position_ids: Int[Tensor, " batch"]
+    """Position of the next token."""
 
     def expand(self, beam: int) -> "RecurrentState":
         layers, context = (x.repeat_interleave(beam, dim=1) for x in (self.layers, self.context))
@@ -55,11 +55,15 @@ class RecurrentState(DecoderState):
         tokens: int = 1,
     ) -> "RecurrentState":
         """The state after reading `tokens`, from the new layer states and context of each row."""
-        layers, length = layers.unflatten(0, (len(self.mask), -1)), self.length + tokens
-        if context is None:
-            return replace(self, layers=layers, length=length)
-        context = context.unflatten(0, (len(self.mask), -1))
-        return replace(self, layers=layers, context=context, length=length)
+        layers = layers.unflatten(0, (len(self.mask), -1))
+        if context is not None:
+            context = context.unflatten(0, (len(self.mask), -1))
+        return replace(
+            self,
+            layers=layers,
+            context=self.context if context is None else context,
+            next_position_ids=self.next_position_ids + tokens,
+        )
 
 
 DecoderOutput = tuple[Features, Weights, RecurrentState]
@@ -107,7 +111,8 @@ class Decoder(nn.Module):
         """The state before the first token, with a zero context."""
         keys = self.attention.keys(values) if self.attention else values
         context = torch.zeros_like(values[:, :1, : self.context_dim])
-        return RecurrentState(initial[:, None], context, keys, values, mask)
+        start = torch.zeros_like(mask[:, 0], dtype=torch.int64)
+        return RecurrentState(initial[:, None], context, keys, values, mask, start)
 
     def forward(self, x: Embedded, state: RecurrentState) -> DecoderOutput:
         """(features for the next token at each position, attention weights, the last state)"""
@@ -135,8 +140,11 @@ class Decoder(nn.Module):
         batch, shape = len(state.mask), query.shape[:2]
         # The rows of a sentence are several queries over its keys, which are stored once.
         by_sentence = query.reshape(batch, -1, query.shape[-1])
-        steps = [*range(state.length, state.length + shape[1])] * (shape[0] // batch)
-        output = self.attention(by_sentence, state.keys, state.values, state.mask[:, None], steps)
+        offsets = torch.arange(shape[1], device=query.device).repeat(shape[0] // batch)
+        position_ids = state.next_position_ids[:, None] + offsets
+        output = self.attention(
+            by_sentence, state.keys, state.values, state.mask[:, None], position_ids
+        )
         context, weights = (x.reshape(*shape, x.shape[-1]) for x in output)
         return context, weights
 

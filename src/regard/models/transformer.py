@@ -79,6 +79,7 @@ class Transformer(TransformerBase[Memory, EncoderDecoderState]):
             window=shared_window(self.decoder),
             cached_at=(),
             prefix_lengths=None,
+            next_slots=None,
             source_keys_values=tuple(
                 block.cross_attention.keys_values(memory.states, position_ids)
                 for block in self.decoder

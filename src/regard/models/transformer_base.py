@@ -8,6 +8,7 @@ from typing import Generic
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
+from torch.nn.functional import pad
 
 from regard.attention import Position, causal_mask
 from regard.models.dropout import Dropout
@@ -47,6 +48,8 @@ class TransformerState(DecoderState):
     """With a window: how many tokens, of all hypotheses, are cached at each of the last w - 1 positions."""
     prefix_lengths: Int[Tensor, " batch"] | None
     """In a decoder-only model, the length of the source, which comes before the first token."""
+    next_slots: Int[Tensor, " batch"] | None
+    """In a reserved state, the slot of the caches for the next token, the same for all sentences."""
 
     def expand(self, beam: int) -> "TransformerState":
         mask = self.cache_mask
@@ -61,9 +64,31 @@ class TransformerState(DecoderState):
             mask = mask.gather(1, beam_indices[..., None].expand(-1, -1, mask.shape[-1]))
         return replace(self, caches=caches, cache_mask=mask)
 
+    def reserve(self, tokens: int) -> "TransformerState":
+        """Tokens outside the window stay, and are masked: to evict them would change the shapes."""
+        batch, cached = self.key_position_ids.shape
+        mask = self.cache_mask
+        if mask is None:
+            mask = torch.ones_like(self.key_position_ids[:, None], dtype=torch.bool)
+        slots = tokens * mask.shape[1]
+        next_slots = self.next_slots
+        if next_slots is None:
+            next_slots = torch.full_like(self.next_position_ids, cached)
+        return replace(
+            self,
+            caches=tuple(cache.reserve(slots) for cache in self.caches),
+            key_position_ids=pad(self.key_position_ids, (0, slots)),
+            cache_mask=pad(mask, (0, slots)),
+            window=None,
+            cached_at=(),
+            next_slots=next_slots,
+        )
+
     def append_one_per_hypothesis(self, beam: int) -> AttentionInputs:
         """Append the positions of one token for each of `beam` hypotheses; return their attention inputs."""
         position_ids = self.next_position_ids[:, None].expand(-1, beam)
+        if self.next_slots is not None:
+            return self._fill_slots(position_ids)
         self.key_position_ids = torch.cat([self.key_position_ids, position_ids], dim=1)
         self.next_position_ids = self.next_position_ids + 1
         if self.cache_mask is not None:
@@ -79,6 +104,26 @@ class TransformerState(DecoderState):
             prefix_lengths=self.prefix_lengths,
         )
         return self._evict(inputs, (beam,))
+
+    def _fill_slots(self, position_ids: Int[Tensor, "batch beam"]) -> AttentionInputs:
+        """`append_one_per_hypothesis` of a reserved state."""
+        assert self.next_slots is not None and self.cache_mask is not None
+        beam = position_ids.shape[1]
+        slots = self.next_slots[0] + torch.arange(beam, device=position_ids.device)
+        new = torch.eye(beam, dtype=torch.bool, device=position_ids.device)
+        new = new.expand(len(position_ids), -1, -1)
+        self.key_position_ids = self.key_position_ids.index_copy(1, slots, position_ids)
+        self.cache_mask = self.cache_mask.index_copy(2, slots, new)
+        self.next_position_ids = self.next_position_ids + 1
+        self.next_slots = self.next_slots + beam
+        return AttentionInputs(
+            position_ids,
+            self.key_position_ids,
+            self.cache_mask,
+            one_per_hypothesis=True,
+            prefix_lengths=self.prefix_lengths,
+            slots=slots,
+        )
 
     def append_tokens(self, count: int) -> AttentionInputs:
         """Append the positions of `count` tokens of the only hypothesis; return inputs with a causal mask."""
