@@ -1,8 +1,10 @@
 """Linear layers with exchangeable backends.
 
-The default backend is PyTorch's. A model used for inference only can keep a second copy of each weight in
-the blocked layout of a CPU's fastest float32 kernel (oneDNN), or in int8.
+The default backend is PyTorch's. A model used for inference only can keep copies of each weight in the
+layouts that a CPU reads fastest in float32, or one in int8.
 """
+
+from collections.abc import Sequence
 
 import torch
 from jaxtyping import Float
@@ -10,8 +12,6 @@ from torch import Tensor, nn
 from torch.nn.functional import linear
 
 from regard.torch_private import can_pack, pack_weight, packed_linear, version
-
-MIN_OUTPUTS = 4096  # output elements, rows * outputs: smaller products do not gain from packing
 
 
 class LinearBackend:
@@ -25,11 +25,16 @@ class LinearBackend:
     ) -> Float[Tensor, "*rows outputs"]:
         return linear(x, weight, bias)
 
+    def packed_weights(self) -> Sequence[object]:
+        """Copies that are no plain tensors, so that a trace cannot store them as constants."""
+        return ()
+
 
 class PackedBackend(LinearBackend):
-    """The same in float32, from a copy of the weight in oneDNN's blocked layout.
+    """The same in float32, from copies of the weight in the layouts that a CPU reads fastest.
 
-    The copy is dropped as soon as the weight may change: it is modified, or a gradient may reach it.
+    For several rows that is oneDNN's blocked layout, for one row and a wide output W^T. The copies are
+    dropped as soon as the weight may change: it is modified, or a gradient may reach it.
     """
 
     def __init__(self, weight: Float[Tensor, "outputs inputs"]) -> None:
@@ -38,6 +43,8 @@ class PackedBackend(LinearBackend):
         if can_pack() and tracked and weight.device.type == "cpu" and weight.dtype is torch.float32:
             self.packed = pack_weight(weight.detach(), 128)
             self.version = version(weight)
+            wide = weight.shape[0] > weight.shape[1]
+            self.for_one_row = weight.detach().T.contiguous().T if wide else None
 
     def __call__(
         self,
@@ -49,11 +56,14 @@ class PackedBackend(LinearBackend):
             return linear(x, weight, bias)
         needs_grad = torch.is_grad_enabled() and weight.requires_grad
         if needs_grad or version(weight) != self.version or x.dtype is not torch.float32:
-            self.packed = None
+            self.packed = self.for_one_row = None
             return linear(x, weight, bias)
-        if x.numel() // x.shape[-1] * weight.shape[0] < MIN_OUTPUTS:
-            return linear(x, weight, bias)
-        return packed_linear(x, self.packed, bias)
+        if x.numel() > x.shape[-1]:
+            return packed_linear(x, self.packed, bias)
+        return linear(x, weight if self.for_one_row is None else self.for_one_row, bias)
+
+    def packed_weights(self) -> Sequence[object]:
+        return () if self.packed is None else (self.packed,)
 
     def __reduce__(self) -> tuple[type[LinearBackend], tuple[()]]:
         return LinearBackend, ()  # a copied model has other weights

@@ -4,11 +4,12 @@ PyTorch may rename or remove a private function in any release. Where the instal
 fallback computes the same result, only slower. No other module of Regard uses a private name of PyTorch.
 """
 
+import inspect
 import math
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import cache
-from typing import Any
+from typing import Any, Optional
 
 import torch
 from jaxtyping import Float, Int, Int8, UInt8
@@ -22,6 +23,12 @@ def version(tensor: Tensor) -> int | float:
     Without the counter, NaN: it differs from itself, so a caller that compares has to assume a modification.
     """
     return getattr(tensor, "_version", math.nan)
+
+
+def has_hooks(module: torch.nn.Module) -> bool:
+    """Whether a call of the module or of one in it also calls a hook."""
+    names = ("_forward_hooks", "_forward_pre_hooks")
+    return any(getattr(part, name, None) for part in module.modules() for name in names)
 
 
 # --- lists of tensors, a few kernels for all of them ----------------------------------------------
@@ -86,7 +93,20 @@ def packed_linear(
     """`x W^T + b` with W from `pack_weight`."""
     if not can_pack():
         return linear(x, packed, bias)
+    call = scripted(call_onednn) if torch.jit.is_tracing() else call_onednn
+    return call(x, packed, bias)
+
+
+def call_onednn(x: Tensor, packed: Tensor, bias: Optional[Tensor]) -> Tensor:  # noqa: UP045 (TorchScript)
     return torch.ops.mkldnn._linear_pointwise(x, packed, bias, "none", [], "")
+
+
+@cache
+def scripted(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
+    """The function in TorchScript: a trace cannot record an operator with a list of optional numbers."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)
+        return torch.jit.script(inspect.unwrap(function))  # without the checks of our tests
 
 
 # --- int8 matrix multiplications ------------------------------------------------------------------
@@ -123,9 +143,16 @@ def packed_int8_linear(
     if not can_pack_int8():
         shifted = (x.to(torch.int16) - zero_point).to(torch.int8)
         return int_mm(shifted, packed.T) * scales
-    weight = (packed, scales, zero_points, None)
-    output = (1.0, 0, torch.float32, "none", [], "")
-    return torch.ops.onednn.qlinear_pointwise(x, 1.0, zero_point, *weight, *output)
+    call = scripted(call_onednn_int8) if torch.jit.is_tracing() else call_onednn_int8
+    return call(x, zero_point, packed, scales, zero_points)
+
+
+def call_onednn_int8(
+    x: Tensor, zero_point: int, packed: Tensor, scales: Tensor, zero_points: Tensor
+) -> Tensor:
+    return torch.ops.onednn.qlinear_pointwise(
+        x, 1.0, zero_point, packed, scales, zero_points, None, 1.0, 0, torch.float32, "none", [], ""
+    )
 
 
 @cache

@@ -5,7 +5,7 @@ also know where they are: with a KV cache, a beam or a window, the index of a ke
 """
 
 from dataclasses import dataclass
-from typing import Protocol, runtime_checkable
+from typing import Protocol, cast, runtime_checkable
 
 from jaxtyping import Bool, Int
 from torch import Tensor
@@ -40,4 +40,6 @@ AnyNormaliser = Normaliser | PlacedNormaliser
 
 def place(normalise: AnyNormaliser, places: Places) -> Normaliser:
     """The normaliser of the scores at these places."""
-    return normalise.at(places) if isinstance(normalise, PlacedNormaliser) else normalise
+    # At every step of every layer, and `isinstance` of a protocol takes as long as a small kernel.
+    at = getattr(normalise, "at", None)
+    return cast(Normaliser, normalise) if at is None else at(places)

@@ -8,6 +8,7 @@ embeddings and norms stay float32.
 """
 
 import warnings
+from collections.abc import Sequence
 from functools import cache
 
 import torch
@@ -21,7 +22,7 @@ from regard.models.int8_probe import find_kernel
 from regard.models.interface import Model
 from regard.models.packed import pack_weights
 
-MIN_WEIGHTS = 2**17  # in a smaller layer, quantizing the inputs costs what the int8 product saves
+MIN_WEIGHTS = 2**16  # in a smaller layer, quantizing the inputs costs what the int8 product saves
 
 
 class Int8Backend(LinearBackend):
@@ -44,6 +45,9 @@ class Int8Backend(LinearBackend):
             )
         y = int8_linear(x.reshape(-1, x.shape[-1]), self.kernel, self.bias)
         return y.view(*x.shape[:-1], -1)
+
+    def packed_weights(self) -> Sequence[object]:
+        return self.kernel.packed_weights()
 
 
 def quantize(

@@ -7,6 +7,7 @@ depends on the CPU: see `int8_probe.py`.
 """
 
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from typing import ClassVar
 
 import torch
@@ -35,6 +36,11 @@ class Int8Kernel(ABC):
     @abstractmethod
     def __call__(self, x: Float[Tensor, "rows inputs"]) -> Float[Tensor, "rows outputs"]:
         """The product with x in [-1, 1]."""
+
+    def packed_weights(self) -> Sequence[object]:
+        """See `LinearBackend.packed_weights`."""
+        packed = getattr(self, "packed", None)
+        return () if packed is None else (packed,)
 
 
 class Fbgemm(Int8Kernel):

@@ -20,6 +20,7 @@ from regard.models.interface import Record, StateT
 from regard.search.constrain import Constrain
 from regard.search.hypothesis import Hypothesis
 from regard.search.step import StepModel, next_log_probs, select_check_interval, topk
+from regard.search.traced import trace_steps
 from regard.text.tokenizer import BOS, EOS, PAD
 
 NEG_INF = float("-inf")
@@ -108,6 +109,7 @@ def beam(
     sentences = list(range(len(max_lengths)))  # those still in the batch
     finished = Finished.empty(max_lengths, nbest, length_penalty)
     tokens = torch.full_like(max_lengths, BOS)
+    model = trace_steps(model, max_lengths)
     log_probs, state = next_log_probs(model, tokens, model.init_state(memory))
     log_probs = constrain(log_probs, 0) if constrain else log_probs
     scores = torch.zeros_like(max_lengths, dtype=torch.float64)[:, None]

@@ -13,6 +13,7 @@ from regard.models.interface import Rows, StateT, Tokens
 from regard.search.constrain import Constrain
 from regard.search.hypothesis import Hypothesis
 from regard.search.step import LogProbs, StepModel, next_log_probs, select_check_interval
+from regard.search.traced import trace_steps
 from regard.text.tokenizer import BOS, EOS, PAD
 
 ChooseToken = Callable[[LogProbs, Rows, int], tuple[Tokens, Float[Tensor, " rows"]]]
@@ -35,6 +36,7 @@ def generate(
     and always at a row's maximum length, since the model may support no further position.
     """
     check_every = check_every or select_check_interval(max_lengths.device)
+    model = trace_steps(model, max_lengths)
     state = model.init_state(memory)
     length_limits = set(max_lengths.tolist())
     longest = max(length_limits)
