@@ -1,7 +1,7 @@
 """The model interface, and the records that search handles without knowing their contents."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, fields
 from typing import Generic, Protocol, TypeVar, runtime_checkable
 
@@ -52,6 +52,21 @@ class Record:
         self._map(count)
         return sum(sizes.values())
 
+    def tensors(self) -> list[Tensor]:
+        """Its tensors, in order."""
+        found: list[Tensor] = []
+
+        def collect(tensor: Tensor) -> Tensor:
+            found.append(tensor)
+            return tensor
+
+        self._map(collect)
+        return found
+
+    def structure(self) -> Hashable:
+        """Everything but the values of its tensors: types, shapes, and values that are not tensors."""
+        return type(self), *(structure_of(getattr(self, f.name)) for f in fields(self))
+
     def _map(self: R, function: Callable[[Tensor], Tensor]) -> R:
         values = {f.name: map_tensors(function, getattr(self, f.name)) for f in fields(self)}
         return type(self)(**values)
@@ -79,6 +94,17 @@ def map_tensors(function: Callable[[Tensor], Tensor], value: object) -> object:
     if isinstance(value, tuple):
         return tuple(map_tensors(function, item) for item in value)
     return value
+
+
+def structure_of(value: object) -> Hashable:
+    """`Record.structure` of any value inside a record."""
+    if isinstance(value, Tensor):
+        return value.shape, value.dtype
+    if isinstance(value, Record):
+        return value.structure()
+    if isinstance(value, tuple):
+        return tuple(structure_of(item) for item in value)
+    return value if isinstance(value, Hashable) else id(value)
 
 
 @dataclass
