@@ -2,6 +2,8 @@
 
 import inspect
 import re
+import subprocess
+import sys
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -155,3 +157,49 @@ def test_without_a_version_every_tensor_counts_as_modified(monkeypatch):
     with torch.inference_mode():
         assert torch.equal(layer(x), linear(x, layer.weight, layer.bias))
     assert layer.backend.packed is None
+
+
+def test_own_tensors_are_those_of_the_iterators(monkeypatch):
+    norm = torch.nn.BatchNorm1d(3)
+    norm.bias = None
+    model = torch.nn.Sequential(norm, torch.nn.Linear(3, 2))
+    own = [torch_private.own_tensors(module) for module in model.modules()]
+    expected = [
+        [*module.parameters(recurse=False), *module.buffers(recurse=False)]
+        for module in model.modules()
+    ]
+    assert [list(map(id, tensors)) for tensors in own] == [list(map(id, ts)) for ts in expected]
+    assert sum(map(len, own)) == 6
+
+
+@pytest.mark.parametrize("register", ["register_forward_hook", "register_forward_pre_hook"])
+def test_has_hooks(register):
+    module = torch.nn.Linear(3, 2)
+    assert not torch_private.has_hooks(module)
+    handle = getattr(module, register)(lambda *_: None)
+    assert torch_private.has_hooks(module)
+    handle.remove()
+    assert not torch_private.has_hooks(module)
+
+
+def test_an_optimizer_does_not_import_the_compiler():
+    """In a new process, since another test may have imported it."""
+    script = (
+        "import sys, torch\n"
+        "from regard.torch_private import skip_compiler_import\n"
+        "skip_compiler_import(torch.optim.AdamW)\n"
+        "x = torch.nn.Parameter(torch.zeros(3))\n"
+        "optimizer = torch.optim.AdamW([x], lr=0.1, fused=True)\n"
+        "for _ in range(2):\n"
+        "    x.sum().backward(), optimizer.step(), optimizer.zero_grad()\n"
+        "optimizer.load_state_dict(optimizer.state_dict())\n"
+        "print('torch._dynamo' in sys.modules, x.tolist())\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=True
+    )
+    x = torch.nn.Parameter(torch.zeros(3))
+    optimizer = torch.optim.AdamW([x], lr=0.1, fused=True)
+    for _ in range(2):
+        x.sum().backward(), optimizer.step(), optimizer.zero_grad()
+    assert done.stdout.split(maxsplit=1) == ["False", f"{x.tolist()}\n"]

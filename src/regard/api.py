@@ -55,9 +55,15 @@ class Translator(translator.Translator):
         name = resolve_device(str(device))
         if self.is_int8 and name != "cpu":
             raise UserError(f"int8 is for a CPU: load the model without int8 to use {name}")
+        if self.is_bfloat16 and not name.startswith("cuda"):
+            raise UserError(f"bfloat16 is for a GPU: load the model without bfloat16 to use {name}")
         if not self.is_int8:
             models.pack_weights(self.model.to(name))
         return self
+
+    @property
+    def is_bfloat16(self) -> bool:
+        return next(self.model.parameters()).dtype == torch.bfloat16
 
     @property
     def is_int8(self) -> bool:
@@ -248,11 +254,12 @@ def describe(model: Translator) -> str:
     config, tokenizers = model.config, model.tokenizers
     source, target = (f"{side.vocab_size:,}" for side in (tokenizers.source, tokenizers.target))
     vocabulary = f"{source} for both sides" if tokenizers.joint else f"{source} and {target}"
+    precision = "int8 " * model.is_int8 + "bfloat16 " * model.is_bfloat16
     parts = [
         f"{config.model.kind}, {model.model.parameter_count:,} parameters",
         f"{tokenizers.source.kind}, vocabulary {vocabulary}",
         describe_data(config.data),
-        f"{'int8 ' if model.is_int8 else ''}on {model.device}",
+        f"{precision}on {model.device}",
     ]
     return "; ".join(filter(None, parts))
 
@@ -266,9 +273,18 @@ def describe_data(data: Any) -> str:
     return f"trained on {name}{languages}" if name else ""
 
 
-def load(run: str | Path, device: str | torch.device = "cpu", *, int8: bool = False) -> Translator:
-    """The translator of a run folder, with its best weights, packed for fast CPU inference or in int8."""
-    return from_loaded(translator.load(run, device, int8=int8))
+def load(
+    run: str | Path,
+    device: str | torch.device = "cpu",
+    *,
+    int8: bool = False,
+    bfloat16: bool = False,
+) -> Translator:
+    """The translator of a run folder, with its best weights, packed for fast CPU inference.
+
+    `int8` is for a CPU, `bfloat16` for a GPU: both are faster, and round more.
+    """
+    return from_loaded(translator.load(run, device, int8=int8, bfloat16=bfloat16))
 
 
 def from_loaded(loaded: translator.Translator) -> Translator:

@@ -38,3 +38,9 @@ def check_cuda(name: str, count: int) -> None:
         raise UserError(
             f"there is no device {name}: PyTorch finds {devices} here, use cuda:0{last}"
         )
+
+
+def is_out_of_memory(error: RuntimeError) -> bool:
+    """Whether the device or the host ran out of memory, in any of PyTorch's wordings."""
+    messages = ("out of memory", "can't allocate memory", "ALLOC_FAILED")
+    return any(message in str(error) for message in messages)

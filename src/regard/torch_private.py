@@ -6,8 +6,10 @@ fallback computes the same result, only slower. No other module of Regard uses a
 
 import inspect
 import math
+import sys
 import warnings
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from functools import cache
 from typing import Any, Optional
 
@@ -25,10 +27,30 @@ def version(tensor: Tensor) -> int | float:
     return getattr(tensor, "_version", math.nan)
 
 
+def all_modules(module: torch.nn.Module) -> list[torch.nn.Module]:
+    """The module and all modules in it, some perhaps twice: ten times as fast as `modules()`."""
+    if "_modules" not in vars(module):
+        return list(module.modules())
+    found = [module]
+    for part in found:  # grows while it is read
+        found.extend(child for child in vars(part)["_modules"].values() if child is not None)
+    return found
+
+
 def has_hooks(module: torch.nn.Module) -> bool:
-    """Whether a call of the module or of one in it also calls a hook."""
-    names = ("_forward_hooks", "_forward_pre_hooks")
-    return any(getattr(part, name, None) for part in module.modules() for name in names)
+    """Whether a call of this module, not of those in it, also calls a hook."""
+    return bool(
+        getattr(module, "_forward_hooks", None) or getattr(module, "_forward_pre_hooks", None)
+    )
+
+
+def own_tensors(module: torch.nn.Module) -> list[Tensor]:
+    """Parameters and buffers of this module, not of those in it: ten times as fast as the iterators."""
+    table = vars(module)
+    if "_parameters" not in table or "_buffers" not in table:
+        return [*module.parameters(recurse=False), *module.buffers(recurse=False)]
+    tensors = (*table["_parameters"].values(), *table["_buffers"].values())
+    return [tensor for tensor in tensors if tensor is not None]
 
 
 # --- lists of tensors, a few kernels for all of them ----------------------------------------------
@@ -66,6 +88,24 @@ def foreach_add_(targets: Sequence[Tensor], sources: Sequence[Tensor]) -> None:
         return
     for target, source in zip(targets, sources, strict=True):
         target.add_(source)
+
+
+# --- optimizers -----------------------------------------------------------------------------------
+
+
+def skip_compiler_import(kind: type[torch.optim.Optimizer]) -> None:
+    """Let an optimizer be used without `torch._dynamo`, whose import takes 3 seconds.
+
+    Its methods are wrapped so that `torch.compile` skips them; a wrapper imports the compiler when it is
+    first called, unless it already holds the function to call.
+    """
+    if "torch._dynamo" in sys.modules:
+        return
+    for method in (getattr(kind, name) for name in dir(kind)):
+        wrapped = getattr(method, "__wrapped__", None)
+        if callable(wrapped) and not hasattr(wrapped, "__dynamo_disable"):
+            with suppress(AttributeError):
+                setattr(wrapped, "__dynamo_disable", wrapped)
 
 
 # --- float32 linear layers with oneDNN's blocked weight layout ------------------------------------

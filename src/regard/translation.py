@@ -11,6 +11,7 @@ from regard.errors import UserError
 from regard.interventions import Intervention
 from regard.models import Memory, Model
 from regard.search import Constrain, Hypothesis, sample
+from regard.search.graphs import Graphs
 
 Attention = dict[str, Float[Tensor, "layer head query key"]]
 
@@ -93,6 +94,7 @@ class Sampling:
         rows: list[int],
         count: int,
         constrain: Constrain | None = None,
+        cuda_graphs: bool | Graphs = True,
     ) -> list[list[Hypothesis]]:
         """`count` samples for each row, most probable first; each sample has its own seed."""
         samples = [
@@ -105,6 +107,7 @@ class Sampling:
                 self.top_k,
                 self.top_p,
                 constrain=constrain,
+                cuda_graphs=cuda_graphs,
             )
             for number in range(count)
         ]

@@ -18,7 +18,9 @@ from regard.interventions import Intervention, parse
 from regard.models import Model, build, llama, weights
 from regard.models.batching import batch_rows
 from regard.models.intervene import count_heads, intervene
+from regard.models.precision import cast_parameters
 from regard.search import Constrain, Hypothesis, beam, greedy
+from regard.search.graphs import SOURCE_STEP, encode, find_graphs, round_batch
 from regard.text import hub
 from regard.text.batch import EncodedPairs, pad
 from regard.text.sequences import check_texts
@@ -206,26 +208,31 @@ class Translator:
         results: dict[int, list[Hypothesis]] = {}
         length_penalty = self.config.search.length_penalty
         on_gpu = self.device.type == "cuda"
+        use_graphs = self.config.search.cuda_graphs and constrain is None
+        graphs = (use_graphs and find_graphs(self.model, self.device)) or False
         tokens = batch_tokens or (GPU_BATCH_TOKENS if on_gpu else BATCH_TOKENS)
         self.check_lengths(encoded)
         with torch.inference_mode():
             for rows in batch_rows(self.model, encoded, max(1, tokens // beam_size)):
-                source, mask = self._pad(encoded.source, rows)
-                limits = [self.max_output_length(len(encoded.source[row])) for row in rows]
+                # Copies of the last row, so that there are few shapes of batches.
+                batch = rows + rows[-1:] * (round_batch(len(rows)) - len(rows)) if graphs else rows
+                source, mask = self._pad(encoded.source, batch, SOURCE_STEP if graphs else 1)
+                limits = [self.max_output_length(len(encoded.source[row])) for row in batch]
                 max_lengths = torch.tensor(limits, device=self.device)
-                memory = self.model.encode(source, mask)
+                memory = encode(self.model, source, mask, graphs)
+                search = {"constrain": constrain, "cuda_graphs": graphs}
                 if sampling is not None:
-                    seeds = [numbers[row] for row in rows]
+                    seeds = [numbers[row] for row in batch]
                     outputs = sampling.sample(
-                        self.model, memory, max_lengths, seeds, nbest, constrain
+                        self.model, memory, max_lengths, seeds, nbest, **search
                     )
                 elif beam_size == 1:
-                    found = greedy(self.model, memory, max_lengths, constrain=constrain)
+                    found = greedy(self.model, memory, max_lengths, **search)
                     outputs = [[output] for output in found]
                 else:
                     options = (beam_size, nbest, length_penalty)
-                    outputs = beam(self.model, memory, max_lengths, *options, constrain=constrain)
-                results.update(zip(rows, outputs, strict=True))
+                    outputs = beam(self.model, memory, max_lengths, *options, **search)
+                results.update(zip(rows, outputs, strict=False))
         return [results[row] for row in range(len(encoded))]
 
     def max_output_length(self, source_length: int) -> int:
@@ -280,8 +287,11 @@ class Translator:
                     results[row] = cropped
         return [results[row] for row in range(len(outputs))]
 
-    def _pad(self, ids: Sequence[Sequence[int]], rows: list[int]) -> tuple[Tensor, Tensor]:
-        values, mask = pad([ids[row] for row in rows])
+    def _pad(
+        self, ids: Sequence[Sequence[int]], rows: list[int], multiple: int = 1
+    ) -> tuple[Tensor, Tensor]:
+        """(ids, mask) of these rows, whose length is a multiple of a number."""
+        values, mask = pad([ids[row] for row in rows], multiple)
         return values.to(self.device), mask.to(self.device)
 
 
@@ -292,9 +302,15 @@ def crop_padding(mechanism: str, weights: Tensor, lengths: dict[str, int]) -> Te
     return weights[:, :, :query, :key].clone()
 
 
-def load(run: str | Path, device: str | torch.device = "cpu", *, int8: bool = False) -> Translator:
+def load(
+    run: str | Path,
+    device: str | torch.device = "cpu",
+    *,
+    int8: bool = False,
+    bfloat16: bool = False,
+) -> Translator:
     """The translator of a run folder or of a shipped model, `regard.load("de-en")`, with its best weights,
-    packed for fast CPU inference or in int8.
+    packed for fast CPU inference, in int8 (on a CPU) or in bfloat16 (on a GPU).
 
     `hf:user/name` or `hf:user/name@revision` is a run on the Hugging Face hub, downloaded once.
     """
@@ -314,8 +330,23 @@ def load(run: str | Path, device: str | torch.device = "cpu", *, int8: bool = Fa
     tensors, record = weights.read(path)
     weights.load_tensors(model, llama.from_hugging_face(tensors, record, config.model), path)
     model = model.to(resolve_device(str(device)))
+    if bfloat16:
+        check_bfloat16(model, int8)
+        cast_parameters(model, torch.bfloat16)
     model = models.quantize_int8(model) if int8 else models.pack_weights(model)
     return Translator(config, tokenizers, model, read_card(folder))
+
+
+def check_bfloat16(model: Model, int8: bool) -> None:
+    device = next(model.parameters()).device
+    if int8:
+        raise UserError("choose either int8, for a CPU, or bfloat16, for a GPU")
+    if device.type != "cuda":
+        raise UserError(
+            f"bfloat16 is for a GPU, and this model is on {device}: use the device cuda"
+        )
+    if not torch.cuda.is_bf16_supported(including_emulation=False):
+        raise UserError("this GPU has no bfloat16: load the model without it")
 
 
 def read_card(folder: Path) -> dict[str, Any] | None:

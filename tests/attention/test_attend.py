@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from regard.attention import NORMALISERS, attend, attend_fused, causal_mask, padding_mask
+from regard.attention.attend import attend_few
 
 BATCH, HEADS, QUERY, KEY, DEPTH = 2, 3, 5, 7, 11
 
@@ -118,3 +119,15 @@ def test_causal_mask_depends_on_position_ids_not_on_indices():
     key_position_ids = torch.tensor([[5, 4, 3], [0, 1, 2]])
     expected = [[[False, True, True]], [[True, False, False]]]
     assert causal_mask(query_position_ids, key_position_ids).tolist() == expected
+
+
+@pytest.mark.parametrize("masked", [True, False])
+@pytest.mark.parametrize("biased", [True, False])
+def test_few_queries_give_the_same(masked, biased):
+    """The path for decoding on a GPU, zeros for a query with all keys masked included."""
+    query, keys, values, mask = tensors(torch.float64)
+    mask = mask if masked else None
+    scores = query @ keys.transpose(-1, -2)
+    bias = scores.flip(-1).sin() if biased else None
+    expected, _ = attend(scores if bias is None else scores + bias, values, mask)
+    torch.testing.assert_close(attend_few(query, keys, values, mask, bias), expected)

@@ -9,7 +9,9 @@ from torch import Tensor
 
 from regard.models import Model
 from regard.search import Hypothesis, beam, greedy, sample
+from regard.search.graphs import find_graphs
 
+Outputs = list[list[Hypothesis]]
 LENGTHS = (7, 2, 5)
 MAX_LENGTHS = (6, 4, 5)
 
@@ -29,20 +31,20 @@ def source(registry: Any) -> tuple[Tensor, Tensor]:
     return ids * mask, mask
 
 
-def search_greedily(model: Model, memory: Any, limits: Tensor) -> list[list[Hypothesis]]:
-    return [[hypothesis] for hypothesis in greedy(model, memory, limits)]
+def search_greedily(model: Model, memory: Any, limits: Tensor, **options: Any) -> Outputs:
+    return [[hypothesis] for hypothesis in greedy(model, memory, limits, **options)]
 
 
-def search_with_beam(model: Model, memory: Any, limits: Tensor) -> list[list[Hypothesis]]:
-    return beam(model, memory, limits, 3, nbest=2)
+def search_with_beam(model: Model, memory: Any, limits: Tensor, **options: Any) -> Outputs:
+    return beam(model, memory, limits, 3, nbest=2, **options)
 
 
-def sample_tokens(model: Model, memory: Any, limits: Tensor) -> list[list[Hypothesis]]:
-    samples = sample(model, memory, limits, [3, 5, 7], temperature=0.9, top_k=11, top_p=0.9)
-    return [[hypothesis] for hypothesis in samples]
+def sample_tokens(model: Model, memory: Any, limits: Tensor, **options: Any) -> Outputs:
+    sampling = {"temperature": 0.9, "top_k": 11, "top_p": 0.9} | options
+    return [[hypothesis] for hypothesis in sample(model, memory, limits, [3, 5, 7], **sampling)]
 
 
-SEARCHES: dict[str, Callable[[Model, Any, Tensor], list[list[Hypothesis]]]] = {
+SEARCHES: dict[str, Callable[..., Outputs]] = {
     "greedy": search_greedily,
     "beam": search_with_beam,
     "sample": sample_tokens,
@@ -57,25 +59,57 @@ def make_model(registry: Any, table: dict[str, Any], dtype: torch.dtype) -> Mode
     return model
 
 
-def decode(model: Model, source: tuple[Tensor, Tensor], search: Any, device: str) -> Any:
+def decode(
+    model: Model,
+    source: tuple[Tensor, Tensor],
+    search: Any,
+    device: str,
+    max_lengths: tuple[int, ...] = MAX_LENGTHS,
+    **options: Any,
+) -> Outputs:
     model = model.to(device)
     ids, mask = (tensor.to(device) for tensor in source)
-    limits = torch.tensor(MAX_LENGTHS, device=device)
-    return search(model, model.encode(ids, mask), limits)
+    limits = torch.tensor(max_lengths, device=device)
+    return search(model, model.encode(ids, mask), limits, **options)
+
+
+def are_equal(one: Outputs, two: Outputs) -> bool:
+    """The same tokens; scores add up in float32."""
+    hypotheses = [[h for nbest in outputs for h in nbest] for outputs in (one, two)]
+    ids, scores = (
+        [[getattr(h, name) for h in hs] for hs in hypotheses] for name in ("ids", "score")
+    )
+    return ids[0] == ids[1] and scores[0] == pytest.approx(scores[1], abs=1e-4)
 
 
 @pytest.mark.parametrize("name", SEARCHES)
 def test_search_equals_the_cpu(registry, kinds, source, name: str) -> None:
-    """In float64, where no two hypotheses are equal up to rounding; scores add up in float32."""
+    """In float64, where no two hypotheses are equal up to rounding."""
     wrong = {}
     for kind, table in kinds.items():
         model = make_model(registry, table, torch.float64)
         results = [decode(model, source, SEARCHES[name], device) for device in ("cpu", "cuda")]
-        one, two = ([[h.ids for h in nbest] for nbest in result] for result in results)
-        scores = [[h.score for nbest in result for h in nbest] for result in results]
-        if one != two or scores[1] != pytest.approx(scores[0], abs=1e-4):
+        if not are_equal(*results):
             wrong[kind] = results
     assert not wrong
+
+
+@pytest.mark.parametrize("name", SEARCHES)
+def test_cuda_graphs_change_nothing(registry, kinds, source, name: str) -> None:
+    """Every kind is captured, and replays give what the steps give without graphs, in float64."""
+    wrong, not_captured = {}, []
+    for kind, table in kinds.items():
+        model = make_model(registry, table, torch.float64)
+        options = (SEARCHES[name], "cuda", (18, 9, 20))
+        expected = decode(model, source, *options, cuda_graphs=False)
+        results = [decode(model, source, *options) for _ in range(3)]  # check, capture, replay
+        if not all(are_equal(expected, result) for result in results):
+            wrong[kind] = expected, results
+        graphs = find_graphs(model, torch.device("cuda"))
+        if graphs is None or not graphs.captured:
+            not_captured.append(kind)
+    assert not wrong
+    assert not not_captured
 
 
 def test_greedy_search_in_float32_equals_the_cpu(registry, kinds, source) -> None:

@@ -20,6 +20,7 @@ from regard.text.batch import BatchSampler, BatchSpec, DeviceDataset, EncodedPai
 from regard.training import checkpoint, run, step, train
 from regard.training.device import report_out_of_memory, select_dtype, use_cuda_stream
 from regard.training.step import TrainStep
+from regard.training.writer import Writer
 
 VOCAB = 17
 PRECISIONS = {
@@ -307,8 +308,11 @@ def test_resumed_run_equals_an_uninterrupted_one(
     config = tiny("transformer", dropout=0.3, ema_decay=0.9, schedule="constant", **settings)
     original = checkpoint.save
 
-    def save(folder: Path, progress: checkpoint.Progress, train_step: TrainStep) -> None:
-        original(folder, progress, train_step)
+    def save(
+        folder: Path, progress: checkpoint.Progress, train_step: TrainStep, writer: Writer
+    ) -> None:
+        original(folder, progress, train_step, writer)
+        writer.wait()
         if progress.step == 10:
             shutil.copytree(folder, tmp_path / "run")
 

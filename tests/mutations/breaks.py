@@ -422,16 +422,22 @@ BREAKS: list[Break] = [
         "search/beam.py",
         BEAM,
         breaks={
-            "beam: no length penalty": ("scores / length**self.length_penalty]", "scores]"),
+            "beam: no length penalty": (
+                "scores / self.lengths.double()[:, None] ** self.length_penalty",
+                "scores",
+            ),
             "beam: stops before the best hypothesis is certain": (
-                "done = at_limit | finished.is_final(live.amax(1))[:, None]",
-                "done = at_limit | (finished.normalised[:, -1:] > NEG_INF)",
+                "done = at_limit | moved.is_final(live.amax(1))[:, None]",
+                "done = at_limit | (moved.finished_normalised[:, -1:] > NEG_INF)",
             ),
             "beam: hypotheses that ended stay live": (
-                "live = scores.masked_fill(has_eos, NEG_INF)",
-                "live = scores",
+                "live = self.scores.masked_fill(has_eos, NEG_INF)",
+                "live = self.scores",
             ),
-            "beam: the state is not reordered": ("state = state.reorder(beam_indices)", "pass"),
+            "beam: the state is not reordered": (
+                "else decoder.reorder(beam_indices)",
+                "else decoder",
+            ),
             "beam: the worst finished hypothesis ranks first": (
                 "ranked.sort(descending=True, stable=True)",
                 "ranked.sort(descending=False, stable=True)",
@@ -454,12 +460,12 @@ BREAKS: list[Break] = [
         GREEDY,
         breaks={
             "search: tokens after EOS are kept": (
-                "torch.where(active, tokens, PAD)",
+                "torch.where(self.is_active[:, None], tokens, PAD)",
                 "tokens",
             ),
             "search: the maximum length is exceeded by one": (
-                "(step + 1 < max_lengths[rows])",
-                "(step < max_lengths[rows])",
+                "(lengths < self.max_lengths)",
+                "(self.lengths < self.max_lengths)",
             ),
         },
     ),
@@ -467,7 +473,7 @@ BREAKS: list[Break] = [
         "search/sample.py",
         SAMPLE,
         breaks={
-            "sample: the temperature is ignored": (".double() / temperature", ".double()"),
+            "sample: the temperature is ignored": (".double() / self.temperature", ".double()"),
             "sample: top-p keeps one token too few": (
                 "probs.cumsum(-1) - probs >= top_p",
                 "probs.cumsum(-1) >= top_p",

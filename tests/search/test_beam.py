@@ -14,7 +14,7 @@ from regard.errors import NotFiniteError
 from regard.models import Model
 from regard.models.interface import DecoderState, Memory
 from regard.search import Hypothesis, beam, greedy
-from regard.search.beam import Finished
+from regard.search.beam import Beam
 from regard.text.tokenizer import BOS, EOS, PAD, UNK
 
 LENGTHS, MAX_LENGTHS = (7, 2, 5, 1, 3), (9, 17, 1, 13, 5)
@@ -145,7 +145,7 @@ def test_early_termination_does_not_change_the_results(build, build_batch, name,
         options = {"beam_size": 3, "nbest": nbest, "length_penalty": penalty}
         early = search(model, batch, **options)
         with monkeypatch.context() as patch:
-            patch.setattr(Finished, "is_final", lambda self, best: best == float("-inf"))
+            patch.setattr(Beam, "is_final", lambda self, best: best == float("-inf"))
             assert_same(early, search(model, batch, **options))
 
 
@@ -165,7 +165,7 @@ def test_early_termination_saves_steps(build, build_batch, monkeypatch):
     search(model, batch, beam_size=3, length_penalty=0.0)
     early = sum(steps)
     steps.clear()
-    monkeypatch.setattr(Finished, "is_final", lambda self, best: best == float("-inf"))
+    monkeypatch.setattr(Beam, "is_final", lambda self, best: best == float("-inf"))
     search(model, batch, beam_size=3, length_penalty=0.0)
     assert early < sum(steps) / 2
 

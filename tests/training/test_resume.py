@@ -28,6 +28,7 @@ from regard.text.tokenizer import TokenizerPair
 from regard.training import checkpoint, loop, run
 from regard.training.interrupt import Interrupted
 from regard.training.step import TrainStep
+from regard.training.writer import Writer
 
 REGARD = Path(sys.executable).parent / "regard"
 
@@ -521,7 +522,7 @@ def test_optimizer_state_is_restored_to_its_parameter(tiny, tmp_path: Path) -> N
     for scale, parameter in enumerate(saved.model.parameters(), start=1):
         parameter.grad = torch.full_like(parameter, scale)
     saved.optimizer.step()
-    checkpoint.save(tmp_path, checkpoint.Progress(step=1), saved)
+    checkpoint.save(tmp_path, checkpoint.Progress(step=1), saved, Writer(saved.device))
     restored = make_step()
     checkpoint.restore(tmp_path, restored)
     for one, two in zip(saved.model.parameters(), restored.model.parameters(), strict=True):

@@ -13,6 +13,7 @@ from regard.models.weights import state_tensors
 from regard.text.batch import BatchSampler, BatchSpec, DeviceDataset, EncodedPairs
 from regard.training import checkpoint, step
 from regard.training.step import TrainStep, copy_with_dtype, update_ema
+from regard.training.writer import Writer
 
 VOCAB = 13
 FORBID_HOST_SYNC = step.forbid_host_sync  # before a fixture replaces it
@@ -330,7 +331,7 @@ def test_loss_scale_is_part_of_the_checkpoint(make, data, tmp_path) -> None:
     saved = scale_loss(make("recurrent"), **options)
     for number in range(4):
         saved([batches[number]], 0.01, number)
-    checkpoint.save(tmp_path, checkpoint.Progress(step=4), saved)
+    checkpoint.save(tmp_path, checkpoint.Progress(step=4), saved, Writer(saved.device))
     restored = scale_loss(make("recurrent"))
     assert checkpoint.restore(tmp_path, restored).step == 4
     for train_step in (saved, restored):

@@ -16,7 +16,9 @@ from regard.benchmarks.lengths import load_lengths
 from regard.benchmarks.plain import plain_beam, plain_greedy
 from regard.benchmarks.timing import Contender, Result, interleave
 from regard.models import Model, build, pack_weights, quantize_int8
+from regard.models.precision import cast_parameters
 from regard.search import beam, greedy
+from regard.search.graphs import SOURCE_STEP, encode, find_graphs
 from regard.text.batch import pad
 from regard.text.tokenizer import EOS
 from regard.training.device import use_device
@@ -76,6 +78,9 @@ class Decoding:
         if self.device == "cpu":
             quantized = suppress_eos(quantize_int8(self.model()))
             yield contender("regard", lambda: work.run_regard(quantized, width), "int8")
+        if self.device.startswith("cuda"):
+            half = suppress_eos(cast_parameters(self.model(), torch.bfloat16))
+            yield contender("regard", lambda: work.run_regard(half, width), "bfloat16")
         if self.peers:
             transformers = peers.Transformers(self.shape, self.device)
             yield contender("transformers", lambda: transformers(work.batches, width, self.steps))
@@ -129,12 +134,15 @@ class Workload:
 
     def run_regard(self, model: Model, width: int) -> int:
         tokens = 0
-        for source, mask in self.padded():
-            memory, limits = model.encode(source, mask), source.new_full((len(source),), self.steps)
+        for source, mask in self.padded(SOURCE_STEP if self.device.startswith("cuda") else 1):
+            graphs = find_graphs(model, source.device) or False
+            memory = encode(model, source, mask, graphs)
+            limits = source.new_full((len(source),), self.steps)
             if width == 1:
-                outputs = greedy(model, memory, limits)
+                outputs = greedy(model, memory, limits, cuda_graphs=graphs)
             else:
-                outputs = [nbest[0] for nbest in beam(model, memory, limits, width)]
+                nbest_lists = beam(model, memory, limits, width, cuda_graphs=graphs)
+                outputs = [nbest[0] for nbest in nbest_lists]
             tokens += sum(len(output.ids) for output in outputs)
         return tokens
 
@@ -148,7 +156,7 @@ class Workload:
             tokens += sum(len(row) for row in ids.tolist())
         return tokens
 
-    def padded(self) -> Iterator[tuple[Tensor, Tensor]]:
+    def padded(self, multiple: int = 1) -> Iterator[tuple[Tensor, Tensor]]:
         for rows in self.batches:
-            source, mask = pad(rows)
+            source, mask = pad(rows, multiple)
             yield source.to(self.device), mask.to(self.device)

@@ -52,6 +52,9 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON document an
 Int8 = Annotated[
     bool, typer.Option("--int8", help="Quantise the weights to 8 bits: faster, CPU only.")
 ]
+Bfloat16 = Annotated[
+    bool, typer.Option("--bfloat16", help="Compute in bfloat16: faster, GPU only.")
+]
 Settings = Annotated[
     list[str] | None,
     typer.Option(
@@ -89,12 +92,13 @@ def check_new(paths: Iterable[Path], overwrite: bool) -> None:
         )
 
 
-def load_translator(run: Path, device: str, int8: bool = False) -> Any:
+def load_translator(run: Path, device: str, int8: bool = False, bfloat16: bool = False) -> Any:
     from regard.api import load
     from regard.translator import read_config
 
     read_config(run)  # reports a wrong folder before PyTorch initialises the device
-    return load(run, "cpu" if int8 and device == "auto" else device, int8=int8)
+    device = "cpu" if int8 and device == "auto" else device
+    return load(run, device, int8=int8, bfloat16=bfloat16)
 
 
 def parse_interventions(texts: list[str] | None) -> tuple[Any, ...]:

@@ -10,6 +10,7 @@ import typer
 from regard import shipped
 from regard.cli.common import (
     AsJson,
+    Bfloat16,
     Device,
     Int8,
     Overwrite,
@@ -109,6 +110,7 @@ def evaluate(
     as_json: AsJson = False,
     device: Device = "auto",
     int8: Int8 = False,
+    bfloat16: Bfloat16 = False,
 ) -> None:
     """Evaluate a trained model, or another system's outputs, on a split or on your own files."""
     widths = parse_integers(beam or "1", "--beam")
@@ -118,13 +120,14 @@ def evaluate(
         needs = "--ablate heads or --ablate attention" if plot else "--ablate heads"
         raise UserError(f"{'--plot' if plot else '--bleu'} needs {needs}")
     check_new([path for path in (plot, outputs) if path], overwrite)
-    options = {"--split": split, "--beam": beam, "--ablate": ablate, "--int8": int8}
+    options = {"--split": split, "--beam": beam, "--ablate": ablate}
+    options |= {"--int8": int8, "--bfloat16": bfloat16}
     check_evaluation(run, input_, reference, fields, hypotheses, options)
     data, others = read_data(
         run, split or "test", input_, reference or [], fields, hypotheses or []
     )
     data, others = data.take(first), {name: texts[:first] for name, texts in others.items()}
-    translator = load_translator(run, device, int8) if run else None
+    translator = load_translator(run, device, int8, bfloat16) if run else None
 
     from regard.evaluation import ablation_report, evaluate_systems, report
 
@@ -166,7 +169,7 @@ def check_evaluation(
                 "missing argument RUN: give a run folder, or another system's outputs to score, with --input "
                 "SOURCES --reference REFERENCES --hypotheses OUTPUTS"
             )
-        for option in ("--beam", "--ablate", "--int8"):
+        for option in ("--beam", "--ablate", "--int8", "--bfloat16"):
             if options[option]:
                 raise UserError(f"{option} needs a RUN to evaluate")
     if input_ and options["--split"]:
@@ -271,10 +274,11 @@ def score(
     ] = False,
     device: Device = "auto",
     int8: Int8 = False,
+    bfloat16: Bfloat16 = False,
 ) -> None:
     """Score given translations: the log-probability of every token, as JSON lines."""
     data, _ = read_data(run, "", input_, [target] if target else [], fields, [])
-    translator, pairs = load_translator(run, device, int8), data.pairs
+    translator, pairs = load_translator(run, device, int8, bfloat16), data.pairs
     translator.encode_pairs(
         pairs
     )  # reports a pair that the model cannot read before it prints anything

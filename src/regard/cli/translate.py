@@ -15,6 +15,7 @@ import typer
 
 from regard.cli.common import (
     AsJson,
+    Bfloat16,
     Device,
     Int8,
     Interventions,
@@ -73,6 +74,7 @@ def translate(
     as_json: AsJson = False,
     device: Device = "auto",
     int8: Int8 = False,
+    bfloat16: Bfloat16 = False,
 ) -> None:
     """Translate texts with a trained model.
 
@@ -86,7 +88,7 @@ def translate(
     if text and input_:
         raise UserError("give texts in quotes or --input, not both")
     interventions = parse_interventions(intervene)
-    translator = load_translator(run, device, int8)
+    translator = load_translator(run, device, int8, bfloat16)
     texts = choose_texts(text or [], input_, translator.config.is_language_model)
 
     from regard.lines import LineTranslator, open_input

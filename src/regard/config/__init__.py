@@ -199,6 +199,8 @@ class Search(Table):
     """Added to the maximum output length; see max_ratio."""
     length_penalty: float = Field(default=1.0, ge=0)
     """Beam search ranks finished hypotheses by score / length^length_penalty: 0 favours short ones."""
+    cuda_graphs: bool = True
+    """Whether to capture decoding steps as CUDA graphs, if on a GPU and if the model can be captured."""
 
 
 class Config(Table):

@@ -66,8 +66,7 @@ class TransformerState(DecoderState):
 
     def reserve(self, tokens: int) -> "TransformerState":
         """Tokens outside the window stay, and are masked: to evict them would change the shapes."""
-        batch, cached = self.key_position_ids.shape
-        mask = self.cache_mask
+        mask, cached = self.cache_mask, self.key_position_ids.shape[1]
         if mask is None:
             mask = torch.ones_like(self.key_position_ids[:, None], dtype=torch.bool)
         slots = tokens * mask.shape[1]
@@ -107,13 +106,14 @@ class TransformerState(DecoderState):
 
     def _fill_slots(self, position_ids: Int[Tensor, "batch beam"]) -> AttentionInputs:
         """`append_one_per_hypothesis` of a reserved state."""
-        assert self.next_slots is not None and self.cache_mask is not None
+        assert self.next_slots is not None
+        assert self.cache_mask is not None
         beam = position_ids.shape[1]
         slots = self.next_slots[0] + torch.arange(beam, device=position_ids.device)
         new = torch.eye(beam, dtype=torch.bool, device=position_ids.device)
         new = new.expand(len(position_ids), -1, -1)
-        self.key_position_ids = self.key_position_ids.index_copy(1, slots, position_ids)
-        self.cache_mask = self.cache_mask.index_copy(2, slots, new)
+        self.key_position_ids.index_copy_(1, slots, position_ids)
+        self.cache_mask.index_copy_(2, slots, new)
         self.next_position_ids = self.next_position_ids + 1
         self.next_slots = self.next_slots + beam
         return AttentionInputs(

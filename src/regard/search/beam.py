@@ -6,8 +6,7 @@ score / length^length_penalty. A sentence is done only when no live hypothesis c
 rises, so score / max_length^length_penalty is an upper bound for every continuation.
 """
 
-import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -15,54 +14,110 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 from torch.nn.functional import pad
 
-from regard.errors import NotFiniteError
-from regard.models.interface import Record, StateT
+from regard.models.interface import DecoderState, Rows, StateT
 from regard.search.constrain import Constrain
+from regard.search.graphs import Graphs, search
 from regard.search.hypothesis import Hypothesis
-from regard.search.step import StepModel, next_log_probs, select_check_interval, topk
-from regard.search.traced import trace_steps
+from regard.search.state import NEG_INF, Search
+from regard.search.step import LogProbs, StepModel, topk
 from regard.text.tokenizer import BOS, EOS, PAD
-
-NEG_INF = float("-inf")
 
 
 @dataclass
-class Finished(Record):
-    """The best finished hypotheses of each sentence so far, best first."""
+class Beam(Search):
+    """The live hypotheses of each sentence, and the best finished ones so far, best first."""
 
-    max_lengths: Int[Tensor, " batch"]
-    ids: Int[Tensor, "batch nbest longest"]
-    scores: Float[Tensor, "batch nbest"]
-    normalised: Float[Tensor, "batch nbest"]
+    ids: Int[Tensor, "batch beam longest"]
+    scores: Float[Tensor, "batch beam"]
+    """Minus infinity: the hypothesis has ended, or the sentence is done; NaN: see `live_scores`."""
+    finished_ids: Int[Tensor, "batch nbest longest"]
+    finished_scores: Float[Tensor, "batch nbest"]
+    finished_normalised: Float[Tensor, "batch nbest"]
+    beam_size: int
     length_penalty: float
 
     @classmethod
-    def empty(
-        cls, max_lengths: Int[Tensor, " batch"], nbest: int, length_penalty: float
-    ) -> "Finished":
-        shape = (len(max_lengths), nbest)
-        ids = max_lengths.new_full((*shape, int(max_lengths.max())), PAD)
-        scores = max_lengths.new_full(shape, NEG_INF, dtype=torch.float64)
-        return cls(max_lengths, ids, scores, scores, length_penalty)
+    def init(
+        cls,
+        decoder: DecoderState,
+        max_lengths: Int[Tensor, " batch"],
+        *values: Any,
+    ) -> "Beam":
+        """`values`: beam size, n of the n-best list, length penalty, and number of columns of `ids`."""
+        batch, (beam_size, nbest, length_penalty, columns) = len(max_lengths), values
+        nothing = max_lengths.new_full((batch, nbest), NEG_INF, dtype=torch.float64)
+        return cls(
+            decoder,
+            max_lengths.new_full((batch, 1), BOS),
+            torch.zeros_like(max_lengths),
+            max_lengths,
+            max_lengths.new_full((batch, 1, columns), PAD),
+            max_lengths.new_zeros((batch, 1), dtype=torch.float64),
+            max_lengths.new_full((batch, nbest, columns), PAD),
+            nothing,
+            nothing,
+            beam_size,
+            length_penalty,
+        )
 
-    def add(
-        self, ids: Int[Tensor, "batch beam length"], scores: Float[Tensor, "batch beam"]
-    ) -> None:
+    def extend(self, log_probs: LogProbs) -> "Beam":
+        scores, beam_indices, tokens = best_extensions(self.scores, log_probs, self.beam_size)
+        is_first = self.scores.shape[1] < self.beam_size
+        decoder = self.decoder
+        decoder = decoder.expand(self.beam_size) if is_first else decoder.reorder(beam_indices)
+        columns = (-1, -1, self.ids.shape[-1])
+        ids = self.ids.gather(1, beam_indices[..., None].expand(columns))
+        index = self.lengths[:, None, None].expand(-1, self.beam_size, 1)
+        extended = replace(
+            self,
+            decoder=decoder,
+            tokens=tokens,
+            lengths=self.lengths + 1,
+            ids=ids.scatter_(2, index, tokens[..., None]),
+            scores=scores,
+        )
+        return extended.move_finished()
+
+    def move_finished(self) -> "Beam":
+        """Hypotheses that end with EOS are finished; the others stay live.
+
+        Scores of the others become minus infinity, as do all of a sentence that is done, but NaN stays NaN.
+        """
+        has_eos = self.tokens == EOS
+        live = self.scores.masked_fill(has_eos, NEG_INF)
+        moved = self.add_finished(self.scores.masked_fill(~has_eos, NEG_INF))
+        at_limit = (self.lengths >= self.max_lengths)[:, None]
+        # Truncated hypotheses count only where none has ended with EOS.
+        truncated = at_limit & (moved.finished_normalised[:, :1] == NEG_INF)
+        moved = moved.add_finished(live.masked_fill(~truncated, NEG_INF))
+        done = at_limit | moved.is_final(live.amax(1))[:, None]
+        return replace(moved, scores=torch.where(done, live + NEG_INF, live))
+
+    def add_finished(self, scores: Float[Tensor, "batch beam"]) -> "Beam":
         """Insert hypotheses with a finite score. On ties, earlier ones rank first."""
-        length, nbest = ids.shape[-1], self.ids.shape[1]
-        ids = pad(ids, (0, self.ids.shape[-1] - length), value=PAD)
-        ranked = torch.cat([self.normalised, scores / length**self.length_penalty], dim=1)
-        self.normalised, index = (x[:, :nbest] for x in ranked.sort(descending=True, stable=True))
-        self.scores = torch.cat([self.scores, scores], dim=1).gather(1, index)
-        rows = index[..., None].expand(-1, -1, ids.shape[-1])
-        self.ids = torch.cat([self.ids, ids], dim=1).gather(1, rows)
+        nbest = self.finished_ids.shape[1]
+        normalised = scores / self.lengths.double()[:, None] ** self.length_penalty
+        ranked = torch.cat([self.finished_normalised, normalised], dim=1)
+        best, index = (x[:, :nbest] for x in ranked.sort(descending=True, stable=True))
+        rows = index[..., None].expand(-1, -1, self.ids.shape[-1])
+        return replace(
+            self,
+            finished_ids=torch.cat([self.finished_ids, self.ids], dim=1).gather(1, rows),
+            finished_scores=torch.cat([self.finished_scores, scores], dim=1).gather(1, index),
+            finished_normalised=best,
+        )
 
     def is_final(self, best_live_score: Float[Tensor, " batch"]) -> Bool[Tensor, " batch"]:
         """Can no live hypothesis still enter the n-best list?"""
-        return self.normalised[:, -1] >= best_live_score / self.max_lengths**self.length_penalty
+        bound = best_live_score / self.max_lengths**self.length_penalty
+        return self.finished_normalised[:, -1] >= bound
 
-    def hypotheses(self) -> list[list[Hypothesis]]:
-        columns = (self.ids.tolist(), self.scores.tolist(), self.normalised.tolist())
+    def live_scores(self) -> Float[Tensor, " batch"]:
+        return self.scores.amax(1)
+
+    def hypotheses(self, rows: Rows) -> list[list[Hypothesis]]:
+        finished = (self.finished_ids, self.finished_scores, self.finished_normalised)
+        columns = (values[rows].tolist() for values in finished)
         return [
             [
                 Hypothesis([i for i in ids if i != PAD], score, normalised)
@@ -83,6 +138,7 @@ def beam(
     length_penalty: float = 1.0,
     check_every: int | None = None,
     constrain: Constrain | None = None,
+    cuda_graphs: bool | Graphs = True,
 ) -> list[list[Hypothesis]]:
     """The `nbest` hypotheses of each sentence, best first. A larger `nbest` never changes the best.
 
@@ -103,50 +159,8 @@ def beam(
     >>> len(best.ids) <= 7, best.score < 0
     (True, True)
     """
-    check_every = check_every or select_check_interval(max_lengths.device)
-    length_limits = set(max_lengths.tolist())
-    results: dict[int, list[Hypothesis]] = {}
-    sentences = list(range(len(max_lengths)))  # those still in the batch
-    finished = Finished.empty(max_lengths, nbest, length_penalty)
-    tokens = torch.full_like(max_lengths, BOS)
-    model = trace_steps(model, max_lengths)
-    log_probs, state = next_log_probs(model, tokens, model.init_state(memory))
-    log_probs = constrain(log_probs, 0) if constrain else log_probs
-    scores = torch.zeros_like(max_lengths, dtype=torch.float64)[:, None]
-    scores, _, tokens = best_extensions(scores, log_probs, beam_size)
-    state = state.expand(beam_size)
-    ids = tokens[..., None]
-    while True:
-        scores = move_finished(finished, ids, scores)
-        length = ids.shape[-1]
-        if length in length_limits or length % check_every == 0:
-            best_live = scores.amax(1).tolist()
-            if any(map(math.isnan, best_live)):
-                raise NotFiniteError
-            live = [score > NEG_INF for score in best_live]
-            if not all(live):
-                nbest_lists = finished.hypotheses()
-                results |= {s: nbest_lists[i] for i, s in enumerate(sentences) if not live[i]}
-                kept = [i for i, is_live in enumerate(live) if is_live]
-                if not kept:
-                    return check_scores([results[s] for s in range(len(max_lengths))])
-                keep = torch.tensor(kept, device=tokens.device)
-                sentences = [sentences[i] for i in kept]
-                finished, state = finished.select(keep), state.select(keep)
-                scores, tokens, ids = scores[keep], tokens[keep], ids[keep]
-        log_probs, state = next_log_probs(model, tokens.flatten(), state)
-        log_probs = constrain(log_probs, length) if constrain else log_probs
-        scores, beam_indices, tokens = best_extensions(scores, log_probs, beam_size)
-        state = state.reorder(beam_indices)
-        prefixes = ids.gather(1, beam_indices[..., None].expand_as(ids))
-        ids = torch.cat([prefixes, tokens[..., None]], dim=-1)
-
-
-def check_scores(nbest_lists: list[list[Hypothesis]]) -> list[list[Hypothesis]]:
-    """The n-best lists, if every sentence has an output; NaN ranks first."""
-    if not all(best and math.isfinite(best[0].score) for best in nbest_lists):
-        raise NotFiniteError
-    return nbest_lists
+    options = (beam_size, nbest, length_penalty)
+    return search(Beam, model, memory, (max_lengths,), options, check_every, constrain, cuda_graphs)
 
 
 def best_extensions(
@@ -166,21 +180,3 @@ def best_extensions(
     best, index = pad(totals, (0, missing), value=NEG_INF).topk(beam_size)
     index = index.clamp(max=totals.shape[1] - 1)
     return best, index // per_hypothesis, tokens.flatten(1).gather(1, index)
-
-
-def move_finished(
-    finished: Finished, ids: Int[Tensor, "batch beam length"], scores: Float[Tensor, "batch beam"]
-) -> Float[Tensor, "batch beam"]:
-    """Add hypotheses that end with EOS to `finished`. Returns the scores of live hypotheses.
-
-    Others get minus infinity, as do all hypotheses of a sentence that is done, but NaN stays NaN.
-    """
-    has_eos = ids[..., -1] == EOS
-    live = scores.masked_fill(has_eos, NEG_INF)
-    finished.add(ids, scores.masked_fill(~has_eos, NEG_INF))
-    at_limit = (ids.shape[-1] >= finished.max_lengths)[:, None]
-    # Truncated hypotheses count only where none has ended with EOS.
-    truncated = at_limit & (finished.normalised[:, :1] == NEG_INF)
-    finished.add(ids, live.masked_fill(~truncated, NEG_INF))
-    done = at_limit | finished.is_final(live.amax(1))[:, None]
-    return torch.where(done, live + NEG_INF, live)

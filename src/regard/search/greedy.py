@@ -1,31 +1,37 @@
 """Greedy search: the most probable token at every step."""
 
+from dataclasses import dataclass
 from typing import Any
 
-from jaxtyping import Float, Int
+import torch
+from jaxtyping import Int
 from torch import Tensor
 
-from regard.models.interface import StateT
+from regard.models.interface import StateT, Tokens
 from regard.search.constrain import Constrain
-from regard.search.generate import generate
+from regard.search.generate import Generation
+from regard.search.graphs import Graphs, search
 from regard.search.hypothesis import Hypothesis
-from regard.search.step import StepModel, topk
+from regard.search.step import LogProbs, StepModel, topk
 
 
+@dataclass
+class Greedy(Generation):
+    """The most probable token of each row."""
+
+    def choose(self, log_probs: LogProbs) -> Tokens:
+        return topk(log_probs, 1)[1][:, 0]
+
+
+@torch.inference_mode()
 def greedy(
     model: StepModel[StateT],
     memory: Any,
     max_lengths: Int[Tensor, " batch"],
     check_every: int | None = None,
     constrain: Constrain | None = None,
+    cuda_graphs: bool | Graphs = True,
 ) -> list[Hypothesis]:
     """One output per row, of at most `max_lengths` tokens."""
-    return generate(model, memory, max_lengths, choose_best, check_every, constrain)
-
-
-def choose_best(
-    log_probs: Float[Tensor, "rows vocab"], rows: Int[Tensor, " rows"], step: int
-) -> tuple[Int[Tensor, " rows"], Float[Tensor, " rows"]]:
-    """The most probable token of each row, and its log-probability."""
-    top, tokens = topk(log_probs, 1)
-    return tokens[:, 0], top[:, 0]
+    outputs = search(Greedy, model, memory, (max_lengths,), (), check_every, constrain, cuda_graphs)
+    return [output for [output] in outputs]

@@ -46,10 +46,11 @@ def select_check_interval(device: torch.device) -> int:
 def topk(
     values: Float[Tensor, "rows vocab"], count: int
 ) -> tuple[Float[Tensor, "rows count"], Int[Tensor, "rows count"]]:
-    """`torch.topk`, faster on a CPU: the largest values are in the chunks with the largest maxima."""
+    """`torch.topk`, but faster: the largest values are in the chunks with the largest maxima."""
     rows, vocab = values.shape
     chunked = vocab // CHUNK * CHUNK
-    if chunked < 2 * count * CHUNK or values.device.type != "cpu":
+    is_faster = values.device.type == "cpu" or (values.device.type == "cuda" and count > 1)
+    if chunked < 2 * count * CHUNK or not is_faster:
         return direct_topk(values, count)
     chunks = values[:, :chunked].unflatten(1, (-1, CHUNK))
     best_chunks = direct_topk(chunks.amax(-1), count)[1].sort(-1).values

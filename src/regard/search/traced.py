@@ -24,7 +24,7 @@ from torch import Tensor, nn
 from regard.attention import Position
 from regard.models.interface import D, DecoderState, Logits, Model, Tokens, map_tensors
 from regard.search.step import StepModel
-from regard.torch_private import has_hooks, version
+from regard.torch_private import all_modules, has_hooks, version
 
 PAYS_AFTER = 128  # steps: about what a trace saves in as many more, it costs once
 RESERVED = 32  # tokens
@@ -111,7 +111,9 @@ class TracedSteps:
 def trace_steps(model: StepModel[Any], max_lengths: Int[Tensor, " batch"]) -> StepModel[Any]:
     """The model with traced steps, for one sentence on a CPU; else the model itself."""
     one_on_cpu = len(max_lengths) == 1 and max_lengths.device.type == "cpu"
-    if not one_on_cpu or not isinstance(model, Model) or has_hooks(model):  # a trace calls no hook
+    if (
+        not one_on_cpu or not isinstance(model, Model) or any(map(has_hooks, all_modules(model)))
+    ):  # a trace calls no hook
         return model
     steps = vars(model).get("traced_steps")
     if steps is None or steps.fingerprint != take_fingerprint(model):
@@ -210,7 +212,7 @@ def freeze(model: nn.Module) -> Iterator[None]:
 
 def find_attributes(model: nn.Module, name: str) -> list[Any]:
     """An attribute of every module; None where it has none."""
-    return [vars(module).get(name) for module in model.modules()]
+    return [vars(module).get(name) for module in all_modules(model)]
 
 
 def take_fingerprint(model: Model[Any, Any]) -> tuple[Hashable, ...]:

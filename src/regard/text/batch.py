@@ -1,8 +1,9 @@
 """Sentence pairs to padded batches: bucketed by length, in an order that the seed determines."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, fields
 from functools import cached_property
+from itertools import chain
 
 import numpy as np
 import torch
@@ -32,6 +33,7 @@ class Batch:
 
 
 TokenIds = Sequence[Sequence[int]]
+CHUNK = 10_000  # texts that are tokenized together
 
 
 @dataclass(frozen=True)
@@ -44,7 +46,7 @@ class RaggedArray(Sequence):
     @classmethod
     def from_rows(cls, rows: Iterable[Sequence[int]]) -> "RaggedArray":
         rows = list(rows)
-        values = np.fromiter((i for row in rows for i in row), dtype=np.int32)
+        values = np.fromiter(chain.from_iterable(rows), dtype=np.int32)
         return cls(values, np.cumsum([0, *map(len, rows)]))
 
     def __len__(self) -> int:
@@ -54,6 +56,14 @@ class RaggedArray(Sequence):
         if not 0 <= row < len(self):
             raise IndexError(row)
         return self.values[self.offsets[row] : self.offsets[row + 1]].tolist()
+
+
+def in_chunks(
+    encode: Callable[[Sequence[str]], list[list[int]]], texts: Sequence[str]
+) -> Iterator[list[int]]:
+    """The ids of each text, without the intermediate results of all of them at once."""
+    for start in range(0, len(texts), CHUNK):
+        yield from encode(texts[start : start + CHUNK])
 
 
 @dataclass(frozen=True)
@@ -70,10 +80,11 @@ class EncodedPairs:
     def from_pairs(
         cls, pairs: Iterable[tuple[str, str]], tokenizers: TokenizerPair
     ) -> "EncodedPairs":
-        pairs = list(pairs)
-        source = RaggedArray.from_rows(tokenizers.encode_source(text) for text, _ in pairs)
-        target = RaggedArray.from_rows(tokenizers.target.encode(text) for _, text in pairs)
-        return cls(source, target)
+        source, target = zip(*pairs, strict=True) if (pairs := list(pairs)) else ((), ())
+        return cls(
+            RaggedArray.from_rows(in_chunks(tokenizers.encode_sources, source)),
+            RaggedArray.from_rows(in_chunks(tokenizers.target.encode_all, target)),
+        )
 
     def lengths(self) -> list[tuple[int, int]]:
         """(target length, source length) of each pair, in tokens."""
@@ -91,10 +102,12 @@ class EncodedPairs:
         return Batch(source, source_mask, target, labels, target_mask)
 
 
-def pad(rows: TokenIds) -> tuple[Int[Tensor, "batch length"], Bool[Tensor, "batch length"]]:
-    """Rows padded to the longest, and the mask: True for tokens, False for padding."""
+def pad(
+    rows: TokenIds, multiple: int = 1
+) -> tuple[Int[Tensor, "batch length"], Bool[Tensor, "batch length"]]:
+    """Rows padded to a common length, a multiple of a number, and the mask: False for padding."""
     lengths = torch.tensor([len(row) for row in rows])
-    length = int(lengths.max())
+    length = -(-int(lengths.max()) // multiple) * multiple
     ids = np.full((len(rows), length), PAD, dtype=np.int64)
     for row, values in zip(ids, rows, strict=True):
         row[: len(values)] = values

@@ -77,7 +77,10 @@ def read(path: Path) -> EncodedPairs:
 
 def save(path: Path, encoded: EncodedPairs) -> None:
     """Write an entry atomically."""
-    sides = [RaggedArray.from_rows(side) for side in (encoded.source, encoded.target)]
+    sides = [
+        side if isinstance(side, RaggedArray) else RaggedArray.from_rows(side)
+        for side in (encoded.source, encoded.target)
+    ]
     lengths = [np.diff(side.offsets) for side in sides]
     arrays = [[len(encoded)], *lengths, *(side.values for side in sides)]
     ids = np.concatenate(arrays, dtype=np.int32, casting="same_kind")

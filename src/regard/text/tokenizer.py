@@ -116,6 +116,16 @@ class BpeTokenizer(Tokenizer):
         # After a space, the first word is the same token as inside a sentence.
         return self.backend.encode(" " + text).tokens if text else []
 
+    def encode_all(self, texts: Sequence[str]) -> list[list[int]]:
+        """On all cores, for many texts."""
+        symbols, rests = zip(*map(self.split_symbol, texts), strict=True) if texts else ((), ())
+        encodings = self.backend.encode_batch_fast([" " + rest if rest else "" for rest in rests])
+        first = len(SPECIAL_TOKENS) + len(self.symbols)  # a byte-level piece is never unknown
+        return [
+            symbol + [first + index for index in encoding.ids]
+            for symbol, encoding in zip(symbols, encodings, strict=True)
+        ]
+
     def detokenize(self, pieces: Iterable[str]) -> str:
         return self.byte_decoder.decode(list(pieces)).removeprefix(" ")
 
@@ -204,6 +214,10 @@ class TokenizerPair:
     def encode_source(self, text: str) -> list[int]:
         """Ids of a source, with its EOS."""
         return self.source.encode(text) + [EOS] * self.source_eos
+
+    def encode_sources(self, texts: Sequence[str]) -> list[list[int]]:
+        """The ids of each source, with its EOS."""
+        return [ids + [EOS] * self.source_eos for ids in self.source.encode_all(texts)]
 
     def to_json(self) -> dict[str, Any]:
         sides = (

@@ -46,19 +46,27 @@ class Tokenizer(ABC):
     def vocab_size(self) -> int:
         return len(self.vocab)
 
-    def parse(self, text: str) -> tuple[list[int], list[str]]:
-        """(the id of the leading task symbol, if any; the pieces of the rest)"""
+    def split_symbol(self, text: str) -> tuple[list[int], str]:
+        """(the id of the leading task symbol, if any; the rest, in lower case if that is set)"""
         for index, symbol in enumerate(self.symbols):
             if text == symbol or text.startswith(symbol + " "):
                 rest = text[len(symbol) + 1 :]
-                pieces = self.tokenize(rest.lower() if self.lowercase else rest)
-                return [len(SPECIAL_TOKENS) + index], pieces
-        return [], self.tokenize(text.lower() if self.lowercase else text)
+                return [len(SPECIAL_TOKENS) + index], rest.lower() if self.lowercase else rest
+        return [], text.lower() if self.lowercase else text
+
+    def parse(self, text: str) -> tuple[list[int], list[str]]:
+        """(the id of the leading task symbol, if any; the pieces of the rest)"""
+        symbol, rest = self.split_symbol(text)
+        return symbol, self.tokenize(rest)
 
     def encode(self, text: str) -> list[int]:
         """Ids of a text, without BOS and EOS."""
         symbol, pieces = self.parse(text)
         return symbol + [self.piece_to_id.get(piece, UNK) for piece in pieces]
+
+    def encode_all(self, texts: Sequence[str]) -> list[list[int]]:
+        """The ids of each text."""
+        return [self.encode(text) for text in texts]
 
     def unknown_pieces(self, text: str) -> list[str]:
         """The pieces of a text that are not in the vocabulary, without duplicates."""

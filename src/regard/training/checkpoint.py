@@ -15,6 +15,7 @@ from regard.errors import UserError
 from regard.models import Model, weights
 from regard.training.device import get_rng_states, set_rng_states
 from regard.training.step import TrainStep
+from regard.training.writer import Writer
 
 FILE = Path("last") / "state.safetensors"
 # Prefixes of tensor names: what another device or precision does not have.
@@ -44,10 +45,10 @@ class Progress:
     finished: bool = False
 
 
-def save(folder: Path, progress: Progress, train_step: TrainStep) -> None:
+def save(folder: Path, progress: Progress, train_step: TrainStep, writer: Writer) -> None:
     """Write weights, their EMA, optimizer state, random generator states and progress."""
     record = {**asdict(progress), "loss_steps": train_step.loss_steps}
-    weights.save(folder / FILE, collect_tensors(train_step), record)
+    writer.save(folder / FILE, collect_tensors(train_step), record)
 
 
 def restore(folder: Path, train_step: TrainStep) -> Progress:

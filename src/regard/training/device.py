@@ -7,15 +7,11 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 
 import torch
 from torch import Tensor
-from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.nn.attention import sdpa_kernel
 
+from regard.cuda_graph import ATTENTION_BACKENDS
+from regard.devices import is_out_of_memory
 from regard.errors import UserError
-
-ATTENTION_BACKENDS = [
-    SDPBackend.FLASH_ATTENTION,
-    SDPBackend.EFFICIENT_ATTENTION,
-    SDPBackend.MATH,
-]
 
 
 def select_dtype(precision: str, device: str) -> torch.dtype:
@@ -65,7 +61,6 @@ def use_cuda_stream(device: str) -> Iterator[None]:
     with use_device(device):
         stream = torch.cuda.Stream()
         stream.wait_stream(torch.cuda.current_stream())
-        # cuDNN attention plans each new shape for a third of a second, and is no faster at these sizes.
         with torch.cuda.stream(stream), sdpa_kernel(ATTENTION_BACKENDS):
             yield
         torch.cuda.current_stream().wait_stream(stream)
@@ -102,9 +97,3 @@ def report_out_of_memory(batch_tokens: int) -> Iterator[None]:
             f"out of memory: lower training.batch_tokens (now {batch_tokens:,}) or choose a "
             "smaller model, and check what else uses the device"
         ) from None
-
-
-def is_out_of_memory(error: RuntimeError) -> bool:
-    """Whether the device or the host ran out of memory, in any of PyTorch's wordings."""
-    messages = ("out of memory", "can't allocate memory", "ALLOC_FAILED")
-    return any(message in str(error) for message in messages)

@@ -4,6 +4,7 @@ import json
 import math
 import time
 from collections.abc import Callable
+from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,7 @@ from regard.training.checkpoint import Progress
 from regard.training.interrupt import Interrupted, catch_signals
 from regard.training.schedule import SCHEDULES, learning_rate
 from regard.training.step import TrainStep
+from regard.training.writer import Writer
 
 Callback = Callable[[dict[str, Any]], object]
 """Gets each event of metrics.jsonl."""
@@ -43,6 +45,7 @@ class TrainingLoop:
     def __post_init__(self) -> None:
         self.batches: list[BatchSpec] = []
         self.tensorboard: Any = None
+        self.writer = Writer(self.train_step.device)
 
     @property
     def epochs_done(self) -> float:
@@ -82,7 +85,7 @@ class TrainingLoop:
         self.display.update(self.fraction_done, f"step {progress.step}")
         if self.settings.tensorboard:
             self.tensorboard = open_tensorboard(self.folder, progress.step)
-        with catch_signals() as signals:
+        with closing(self.writer), catch_signals() as signals:
             while not progress.finished:
                 self.step()
                 is_last = self.fraction_done >= 1.0
@@ -145,8 +148,8 @@ class TrainingLoop:
         if is_best:
             record = {"step": progress.step, "loss": likelihood.loss}
             best = weights.saved_tensors(self.train_step.ema_model)
-            weights.save(self.folder / "model.safetensors", best, record)
-        checkpoint.save(self.folder, progress, self.train_step)
+            self.writer.save(self.folder / "model.safetensors", best, record)
+        checkpoint.save(self.folder, progress, self.train_step, self.writer)
         self.start_clock()
 
     def save_checkpoint(self) -> None:
@@ -158,7 +161,7 @@ class TrainingLoop:
                 "the checkpoints saved so far are unchanged"
             )
         self.stop_clock()
-        checkpoint.save(self.folder, self.progress, self.train_step)
+        checkpoint.save(self.folder, self.progress, self.train_step, self.writer)
         self.start_clock()
 
     def start_clock(self) -> None:

@@ -17,11 +17,18 @@ from torch.nn.utils import clip_grad_norm_
 from torch.optim import AdamW
 
 from regard.config import Training
+from regard.cuda_graph import CapturedStep, HostSyncError, forbid_host_sync
 from regard.errors import UserError
 from regard.models import Model
+from regard.models.precision import cast_parameters
 from regard.text.batch import Batch, BatchSpec, DeviceDataset
-from regard.torch_private import foreach_add_, foreach_copy_, foreach_mul_, foreach_sub
-from regard.training.cuda_graph import CapturedStep, HostSyncError, forbid_host_sync
+from regard.torch_private import (
+    foreach_add_,
+    foreach_copy_,
+    foreach_mul_,
+    foreach_sub,
+    skip_compiler_import,
+)
 from regard.training.objective import objective
 
 MIN_LOSS_SCALE = 2.0**-10
@@ -37,6 +44,7 @@ def build_optimizer(model: Model, settings: Training) -> AdamW:
     # A learning rate on the device can change between two replays of a graph.
     lr = torch.tensor(settings.learning_rate, device=next(model.parameters()).device)
     betas = (0.9, settings.adam_beta2)
+    skip_compiler_import(AdamW)
     return AdamW(groups, lr=lr, betas=betas, fused=True, capturable=lr.is_cuda)
 
 
@@ -210,29 +218,8 @@ class TrainStep:
 
 
 def copy_with_dtype(model: Model, dtype: torch.dtype) -> Model:
-    """A copy of the model with parameters of this dtype. Buffers (frequencies, say) keep theirs."""
-    copied = copy.deepcopy(model)
-    for parameter in copied.parameters():
-        parameter.data = parameter.data.to(dtype)
-    for module in copied.modules():
-        if isinstance(module, torch.nn.RNNBase):
-            flatten_parameters(module)
-    return copied
-
-
-def flatten_parameters(rnn: torch.nn.RNNBase) -> None:
-    """`rnn.flatten_parameters()`, also in bfloat16: cuDNN copies weights that are not in one chunk.
-
-    PyTorch leaves bfloat16 out; the chunk has the same layout as in float16, which is as wide.
-    """
-    parameters = list(rnn.parameters())
-    dtype = parameters[0].dtype
-    flat_dtype = torch.float16 if dtype == torch.bfloat16 else dtype
-    for parameter in parameters:
-        parameter.data = parameter.data.view(flat_dtype)  # the same bits
-    rnn.flatten_parameters()
-    for parameter in parameters:
-        parameter.data = parameter.data.view(dtype)
+    """A copy of the model with parameters of this dtype."""
+    return cast_parameters(copy.deepcopy(model), dtype)
 
 
 def cast_gradients(

@@ -1,4 +1,4 @@
-"""CUDA graphs of training steps, and the check that a step can be captured."""
+"""CUDA graphs, and the check that a computation can be captured."""
 
 import warnings
 from collections.abc import Callable, Iterator, Sequence
@@ -7,9 +7,17 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn.attention import SDPBackend
 
+from regard.devices import is_out_of_memory
 from regard.errors import UserError
-from regard.training.device import is_out_of_memory
+
+# Without cuDNN's, which plans each new shape for a third of a second, and is no faster at these sizes.
+ATTENTION_BACKENDS = [
+    SDPBackend.FLASH_ATTENTION,
+    SDPBackend.EFFICIENT_ATTENTION,
+    SDPBackend.MATH,
+]
 
 
 class HostSyncError(Exception):
