@@ -9,7 +9,6 @@ import math
 import sys
 import warnings
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from functools import cache
 from typing import Any, Optional
 
@@ -93,19 +92,31 @@ def foreach_add_(targets: Sequence[Tensor], sources: Sequence[Tensor]) -> None:
 # --- optimizers -----------------------------------------------------------------------------------
 
 
-def skip_compiler_import(kind: type[torch.optim.Optimizer]) -> None:
-    """Let an optimizer be used without `torch._dynamo`, whose import takes 3 seconds.
+class AdamW(torch.optim.AdamW):
+    """PyTorch's AdamW without `torch._dynamo`, whose import takes 3 seconds.
 
-    Its methods are wrapped so that `torch.compile` skips them; a wrapper imports the compiler when it is
-    first called, unless it already holds the function to call.
+    The methods of an optimizer are wrapped for `torch.compile`, and the wrappers import it when they are
+    first called; this class calls what they wrap.
     """
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        skip_compiler(torch.optim.Optimizer)
+        super().__init__(*args, **options)
+
+    def step(self, closure: Any = None) -> Any:
+        """One update; gradients are not differentiated."""
+        with torch.no_grad():
+            return inspect.unwrap(torch.optim.AdamW.step)(self, closure)
+
+
+def skip_compiler(kind: type) -> None:
+    """Let the wrapped methods of a class call what they wrap: a wrapper looks for its result first."""
     if "torch._dynamo" in sys.modules:
         return
-    for method in (getattr(kind, name) for name in dir(kind)):
+    for method in vars(kind).values():
         wrapped = getattr(method, "__wrapped__", None)
-        if callable(wrapped) and not hasattr(wrapped, "__dynamo_disable"):
-            with suppress(AttributeError):
-                setattr(wrapped, "__dynamo_disable", wrapped)
+        if callable(wrapped):
+            vars(wrapped).setdefault("__dynamo_disable", wrapped)
 
 
 # --- float32 linear layers with oneDNN's blocked weight layout ------------------------------------

@@ -14,7 +14,6 @@ from jaxtyping import Float, Int
 from torch import Tensor
 from torch.amp import GradScaler
 from torch.nn.utils import clip_grad_norm_
-from torch.optim import AdamW
 
 from regard.config import Training
 from regard.cuda_graph import CapturedStep, HostSyncError, forbid_host_sync
@@ -23,11 +22,11 @@ from regard.models import Model
 from regard.models.precision import cast_parameters
 from regard.text.batch import Batch, BatchSpec, DeviceDataset
 from regard.torch_private import (
+    AdamW,
     foreach_add_,
     foreach_copy_,
     foreach_mul_,
     foreach_sub,
-    skip_compiler_import,
 )
 from regard.training.objective import objective
 
@@ -44,7 +43,6 @@ def build_optimizer(model: Model, settings: Training) -> AdamW:
     # A learning rate on the device can change between two replays of a graph.
     lr = torch.tensor(settings.learning_rate, device=next(model.parameters()).device)
     betas = (0.9, settings.adam_beta2)
-    skip_compiler_import(AdamW)
     return AdamW(groups, lr=lr, betas=betas, fused=True, capturable=lr.is_cuda)
 
 
