@@ -20,7 +20,8 @@ from regard.models.batching import batch_rows
 from regard.models.intervene import count_heads, intervene
 from regard.models.precision import cast_parameters
 from regard.search import Constrain, Hypothesis, beam, greedy
-from regard.search.graphs import SOURCE_STEP, encode, find_graphs, round_batch
+from regard.search.graphs import find_graphs
+from regard.search.run import SOURCE_STEP, encode, round_batch
 from regard.text import hub
 from regard.text.batch import EncodedPairs, pad
 from regard.text.sequences import check_texts

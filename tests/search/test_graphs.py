@@ -5,9 +5,10 @@ from contextlib import nullcontext
 import pytest
 import torch
 
-from regard.search import beam, greedy, sample
-from regard.search import graphs as module
-from regard.search.graphs import Arguments, GraphSteps, assign, copy_tensors, round_batch, share
+from regard.search import beam, greedy, run, sample
+from regard.search.captured import Arguments, assign, copy_tensors, share
+from regard.search.graphs import Graphs
+from regard.search.run import GraphSteps, round_batch
 
 LIMITS = (37, 3, 20, 64, 1, 20, 9)
 SEARCHES = {
@@ -17,11 +18,11 @@ SEARCHES = {
 }
 
 
-class FakeGraphs:
+class FakeGraphs(Graphs):
     """Computes what a graph would: from the tensors of the first call of a shape into the same tensors."""
 
     def __init__(self):
-        self.records, self.batches = {}, []
+        self.records, self.batches, self.is_off = {}, [], False
 
     def use(self):
         return nullcontext()
@@ -49,8 +50,8 @@ def test_shapes_of_graphs_change_no_output(build_model, random_sources, name, se
     arguments = (model, memory, torch.tensor(LIMITS))
     expected = SEARCHES[search](*arguments)
     fake = FakeGraphs()
-    monkeypatch.setattr(module, "find_graphs", lambda model, device: fake)
-    monkeypatch.setattr(module, "select_check_interval", lambda device: 4)
+    monkeypatch.setattr(run, "find_graphs", lambda model, device: fake)
+    monkeypatch.setattr(run, "select_check_interval", lambda device: 4)
     outputs = SEARCHES[search](*arguments)
     for best, correct in zip(outputs, expected, strict=True):
         assert [output.ids for output in best] == [output.ids for output in correct]

@@ -18,7 +18,8 @@ from regard.benchmarks.timing import Contender, Result, interleave
 from regard.models import Model, build, pack_weights, quantize_int8
 from regard.models.precision import cast_parameters
 from regard.search import beam, greedy
-from regard.search.graphs import SOURCE_STEP, encode, find_graphs
+from regard.search.graphs import find_graphs
+from regard.search.run import SOURCE_STEP, encode
 from regard.text.batch import pad
 from regard.text.tokenizer import EOS
 from regard.training.device import use_device

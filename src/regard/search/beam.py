@@ -16,8 +16,9 @@ from torch.nn.functional import pad
 
 from regard.models.interface import DecoderState, Rows, StateT
 from regard.search.constrain import Constrain
-from regard.search.graphs import Graphs, search
+from regard.search.graphs import Graphs
 from regard.search.hypothesis import Hypothesis
+from regard.search.run import search
 from regard.search.state import NEG_INF, Search
 from regard.search.step import LogProbs, StepModel, topk
 from regard.text.tokenizer import BOS, EOS, PAD

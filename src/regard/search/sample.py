@@ -10,8 +10,9 @@ from torch import Tensor
 from regard.models.interface import StateT, Tokens
 from regard.search.constrain import Constrain
 from regard.search.generate import Generation
-from regard.search.graphs import Graphs, round_columns, search
+from regard.search.graphs import Graphs
 from regard.search.hypothesis import Hypothesis
+from regard.search.run import round_columns, search
 from regard.search.step import LogProbs, StepModel
 
 

@@ -23,8 +23,9 @@ from torch import Tensor, nn
 
 from regard.attention import Position
 from regard.models.interface import D, DecoderState, Logits, Model, Tokens, map_tensors
+from regard.search.fingerprint import Fingerprint
 from regard.search.step import StepModel
-from regard.torch_private import all_modules, has_hooks, version
+from regard.torch_private import all_modules
 
 PAYS_AFTER = 128  # steps: about what a trace saves in as many more, it costs once
 RESERVED = 32  # tokens
@@ -69,9 +70,8 @@ class TracedState(DecoderState):
 class TracedSteps:
     """A model whose steps for one sentence are traced, once there have been many: a `StepModel`."""
 
-    def __init__(self, model: Model[Any, Any]) -> None:
-        self.model = model
-        self.fingerprint = take_fingerprint(model)
+    def __init__(self, model: Model[Any, Any], fingerprint: Fingerprint | None = None) -> None:
+        self.model, self.fingerprint = model, fingerprint
         self.traces: dict[int, Trace] = {}
         self.counts = Counter[int]()
         self.reason = find_reason(model)
@@ -111,13 +111,14 @@ class TracedSteps:
 def trace_steps(model: StepModel[Any], max_lengths: Int[Tensor, " batch"]) -> StepModel[Any]:
     """The model with traced steps, for one sentence on a CPU; else the model itself."""
     one_on_cpu = len(max_lengths) == 1 and max_lengths.device.type == "cpu"
-    if (
-        not one_on_cpu or not isinstance(model, Model) or any(map(has_hooks, all_modules(model)))
-    ):  # a trace calls no hook
+    if not one_on_cpu or not isinstance(model, Model):
+        return model
+    fingerprint = Fingerprint.of(model, versions=True)
+    if fingerprint is None:
         return model
     steps = vars(model).get("traced_steps")
-    if steps is None or steps.fingerprint != take_fingerprint(model):
-        steps = vars(model)["traced_steps"] = TracedSteps(model)
+    if steps is None or steps.fingerprint != fingerprint:
+        steps = vars(model)["traced_steps"] = TracedSteps(model, fingerprint)
     return steps
 
 
@@ -213,28 +214,3 @@ def freeze(model: nn.Module) -> Iterator[None]:
 def find_attributes(model: nn.Module, name: str) -> list[Any]:
     """An attribute of every module; None where it has none."""
     return [vars(module).get(name) for module in all_modules(model)]
-
-
-def take_fingerprint(model: Model[Any, Any]) -> tuple[Hashable, ...]:
-    """What a trace depends on besides its inputs: the weights, their packed copies, and what is patched."""
-    weights = (*model.parameters(), *model.buffers())
-    replaced = [vars(model).get(name) for name in ("init_state", "step", "project")]
-    others = [*find_attributes(model, "backend"), *find_attributes(model, "normalise"), *replaced]
-    return (
-        model.training,
-        *((w.data_ptr(), 0 if w.is_inference() else version(w)) for w in weights),
-        *map(Identity, others),
-    )
-
-
-class Identity:
-    """An object that equals only itself, and is kept alive, so that no other gets its id."""
-
-    def __init__(self, value: object) -> None:
-        self.value = value
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, Identity) and self.value is other.value
-
-    def __hash__(self) -> int:
-        return id(self.value)
