@@ -53,6 +53,8 @@ class Translator(translator.Translator):
     def to(self, device: str | torch.device) -> "Translator":
         """Move the model to a device, in place; return the translator."""
         name = resolve_device(str(device))
+        if self.engine is not None and name != "cpu":
+            raise UserError(f"the engine ctranslate2 runs on a CPU, not on {name}")
         if self.is_int8 and name != "cpu":
             raise UserError(f"int8 is for a CPU: load the model without int8 to use {name}")
         if not self.is_int8:
@@ -61,7 +63,8 @@ class Translator(translator.Translator):
 
     @property
     def is_int8(self) -> bool:
-        return isinstance(self.model.backend, models.Int8Backend)
+        engine_int8 = self.engine is not None and self.engine.is_int8
+        return engine_int8 or isinstance(self.model.backend, models.Int8Backend)
 
     def save(self, folder: str | Path) -> None:
         """Write a run folder, which must be new or empty: config, tokenizer, weights and result card.
@@ -252,7 +255,8 @@ def describe(model: Translator) -> str:
         f"{config.model.kind}, {model.model.parameter_count:,} parameters",
         f"{tokenizers.source.kind}, vocabulary {vocabulary}",
         describe_data(config.data),
-        f"{'int8 ' if model.is_int8 else ''}on {model.device}",
+        f"{'int8 ' if model.is_int8 else ''}on {model.device}"
+        + (" with CTranslate2" if model.engine is not None else ""),
     ]
     return "; ".join(filter(None, parts))
 
@@ -266,14 +270,24 @@ def describe_data(data: Any) -> str:
     return f"trained on {name}{languages}" if name else ""
 
 
-def load(run: str | Path, device: str | torch.device = "cpu", *, int8: bool = False) -> Translator:
-    """The translator of a run folder, with its best weights, packed for fast CPU inference or in int8."""
-    return from_loaded(translator.load(run, device, int8=int8))
+def load(
+    run: str | Path,
+    device: str | torch.device = "cpu",
+    *,
+    int8: bool = False,
+    engine: str = "pytorch",
+) -> Translator:
+    """The translator of a run folder, with its best weights, packed for fast CPU inference or in int8.
+
+    `engine`: what searches for the outputs, "pytorch", "ctranslate2", or "ctranslate2:FOLDER", a folder that
+    `regard export --to ctranslate2` wrote.
+    """
+    return from_loaded(translator.load(run, device, int8=int8, engine=engine))
 
 
 def from_loaded(loaded: translator.Translator) -> Translator:
     """A translator with all methods."""
-    return Translator(loaded.config, loaded.tokenizers, loaded.model, loaded.card)
+    return Translator(loaded.config, loaded.tokenizers, loaded.model, loaded.card, loaded.engine)
 
 
 def train(

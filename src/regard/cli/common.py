@@ -52,6 +52,14 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON document an
 Int8 = Annotated[
     bool, typer.Option("--int8", help="Quantise the weights to 8 bits: faster, CPU only.")
 ]
+Engine = Annotated[
+    str,
+    typer.Option(
+        metavar="pytorch|ctranslate2[:FOLDER]",
+        help="What searches for the outputs. ctranslate2 needs the extra `ctranslate2` and runs on the CPU; "
+        "FOLDER: written by `regard export --to ctranslate2`.",
+    ),
+]
 Settings = Annotated[
     list[str] | None,
     typer.Option(
@@ -89,12 +97,13 @@ def check_new(paths: Iterable[Path], overwrite: bool) -> None:
         )
 
 
-def load_translator(run: Path, device: str, int8: bool = False) -> Any:
+def load_translator(run: Path, device: str, int8: bool = False, engine: str = "pytorch") -> Any:
     from regard.api import load
     from regard.translator import read_config
 
     read_config(run)  # reports a wrong folder before PyTorch initialises the device
-    return load(run, "cpu" if int8 and device == "auto" else device, int8=int8)
+    for_cpu = int8 or engine != "pytorch"
+    return load(run, "cpu" if for_cpu and device == "auto" else device, int8=int8, engine=engine)
 
 
 def parse_interventions(texts: list[str] | None) -> tuple[Any, ...]:

@@ -11,6 +11,7 @@ from regard import shipped
 from regard.cli.common import (
     AsJson,
     Device,
+    Engine,
     Int8,
     Overwrite,
     Run,
@@ -109,6 +110,7 @@ def evaluate(
     as_json: AsJson = False,
     device: Device = "auto",
     int8: Int8 = False,
+    engine: Engine = "pytorch",
 ) -> None:
     """Evaluate a trained model, or another system's outputs, on a split or on your own files."""
     widths = parse_integers(beam or "1", "--beam")
@@ -119,12 +121,13 @@ def evaluate(
         raise UserError(f"{'--plot' if plot else '--bleu'} needs {needs}")
     check_new([path for path in (plot, outputs) if path], overwrite)
     options = {"--split": split, "--beam": beam, "--ablate": ablate, "--int8": int8}
+    options |= {"--engine": engine != "pytorch"}
     check_evaluation(run, input_, reference, fields, hypotheses, options)
     data, others = read_data(
         run, split or "test", input_, reference or [], fields, hypotheses or []
     )
     data, others = data.take(first), {name: texts[:first] for name, texts in others.items()}
-    translator = load_translator(run, device, int8) if run else None
+    translator = load_translator(run, device, int8, engine) if run else None
 
     from regard.evaluation import ablation_report, evaluate_systems, report
 
@@ -166,7 +169,7 @@ def check_evaluation(
                 "missing argument RUN: give a run folder, or another system's outputs to score, with --input "
                 "SOURCES --reference REFERENCES --hypotheses OUTPUTS"
             )
-        for option in ("--beam", "--ablate", "--int8"):
+        for option in ("--beam", "--ablate", "--int8", "--engine"):
             if options[option]:
                 raise UserError(f"{option} needs a RUN to evaluate")
     if input_ and options["--split"]:

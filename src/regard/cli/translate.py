@@ -16,6 +16,7 @@ import typer
 from regard.cli.common import (
     AsJson,
     Device,
+    Engine,
     Int8,
     Interventions,
     Run,
@@ -73,6 +74,7 @@ def translate(
     as_json: AsJson = False,
     device: Device = "auto",
     int8: Int8 = False,
+    engine: Engine = "pytorch",
 ) -> None:
     """Translate texts with a trained model.
 
@@ -86,7 +88,7 @@ def translate(
     if text and input_:
         raise UserError("give texts in quotes or --input, not both")
     interventions = parse_interventions(intervene)
-    translator = load_translator(run, device, int8)
+    translator = load_translator(run, device, int8, engine)
     texts = choose_texts(text or [], input_, translator.config.is_language_model)
 
     from regard.lines import LineTranslator, open_input
