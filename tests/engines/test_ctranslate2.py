@@ -108,6 +108,19 @@ def test_each_text_has_its_own_length_limit(run):
             assert "<end>" not in one.target
 
 
+def test_batches_hold_similar_sources_and_every_row_once(run):
+    engine = regard.load(run, engine="ctranslate2").engine
+    sources = [[5] * length for length in (3, 9, 1, 3, 7, 9, 2)]
+    for max_tokens in (1, 9, 12, 100):
+        batches = list(engine.batches(sources, max_tokens))
+        assert sorted(row for rows in batches for row in rows) == list(range(len(sources)))
+        for rows in batches:
+            lengths = [len(sources[row]) for row in rows]
+            assert len(rows) == 1 or max(lengths) * len(rows) <= max_tokens
+            if engine.class_name == "Generator":
+                assert len(set(lengths)) == 1
+
+
 def test_a_truncated_hypothesis_counts_only_where_none_has_ended():
     search = Search.__new__(Search)
     search.penalty = 1.0

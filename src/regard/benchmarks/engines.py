@@ -29,7 +29,7 @@ class Engines:
     rounds: int = 5
     beams: tuple[int, ...] = (1, 5)
     sentences: int = 1000
-    shortlist: int = 50
+    shortlist: int = 20
 
     def run(self, report: Callable[[str], object] = lambda line: None) -> Result:
         """Time all engines; the baseline is CTranslate2 in int8."""

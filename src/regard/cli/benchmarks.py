@@ -82,7 +82,7 @@ def engines(
     rounds: Rounds = 5,
     beam: Annotated[str, typer.Option(help="Beam widths, as in 1,5; 1 is greedy search.")] = "1,5",
     sentences: Annotated[int, typer.Option(help="Number of test sentences, the first.")] = 1000,
-    shortlist: Annotated[int, typer.Option(help="Candidates per source token.")] = 50,
+    shortlist: Annotated[int, typer.Option(help="Candidates per source token.")] = 20,
     as_json: AsJson = False,
 ) -> None:
     """Sentences per second and BLEU of a trained run with CTranslate2, its shortlist, and PyTorch."""
