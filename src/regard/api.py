@@ -53,6 +53,8 @@ class Translator(translator.Translator):
     def to(self, device: str | torch.device) -> "Translator":
         """Move the model to a device, in place; return the translator."""
         name = resolve_device(str(device))
+        if self.engine is not None and name != "cpu":
+            raise UserError(f"the engine ctranslate2 runs on a CPU, not on {name}")
         if self.is_int8 and name != "cpu":
             raise UserError(f"int8 is for a CPU: load the model without int8 to use {name}")
         if self.is_bfloat16 and not name.startswith("cuda"):
@@ -67,7 +69,8 @@ class Translator(translator.Translator):
 
     @property
     def is_int8(self) -> bool:
-        return isinstance(self.model.backend, models.Int8Backend)
+        engine_int8 = self.engine is not None and self.engine.is_int8
+        return engine_int8 or isinstance(self.model.backend, models.Int8Backend)
 
     def save(self, folder: str | Path) -> None:
         """Write a run folder, which must be new or empty: config, tokenizer, weights and result card.
@@ -259,7 +262,7 @@ def describe(model: Translator) -> str:
         f"{config.model.kind}, {model.model.parameter_count:,} parameters",
         f"{tokenizers.source.kind}, vocabulary {vocabulary}",
         describe_data(config.data),
-        f"{precision}on {model.device}",
+        f"{precision}on {model.device}" + (" with CTranslate2" if model.engine is not None else ""),
     ]
     return "; ".join(filter(None, parts))
 
@@ -279,17 +282,21 @@ def load(
     *,
     int8: bool = False,
     bfloat16: bool = False,
+    engine: str = "pytorch",
 ) -> Translator:
     """The translator of a run folder, with its best weights, packed for fast CPU inference.
 
-    `int8` is for a CPU, `bfloat16` for a GPU: both are faster, and round more.
+    `int8` is for a CPU, `bfloat16` for a GPU: both are faster, and round more. `engine`: what searches for
+    the outputs, "pytorch", "ctranslate2", or "ctranslate2:FOLDER", a folder that
+    `regard export --to ctranslate2` wrote.
     """
-    return from_loaded(translator.load(run, device, int8=int8, bfloat16=bfloat16))
+    options = {"int8": int8, "bfloat16": bfloat16}
+    return from_loaded(translator.load(run, device, **options, engine=engine))
 
 
 def from_loaded(loaded: translator.Translator) -> Translator:
     """A translator with all methods."""
-    return Translator(loaded.config, loaded.tokenizers, loaded.model, loaded.card)
+    return Translator(loaded.config, loaded.tokenizers, loaded.model, loaded.card, loaded.engine)
 
 
 def train(

@@ -12,6 +12,8 @@ from torch import Tensor
 from regard import files, models, presets, shipped
 from regard.config import Config
 from regard.devices import resolve_device
+from regard.engines import parse_engine
+from regard.engines.ctranslate2 import CTranslate2, load_engine
 from regard.errors import NotFiniteError, UserError, join_names, suggest
 from regard.intervention_checks import check_model, check_text, constrain_output
 from regard.interventions import Intervention, parse
@@ -43,12 +45,15 @@ class Translator:
         tokenizers: TokenizerPair,
         model: Model,
         card: dict[str, Any] | None = None,
+        engine: CTranslate2 | None = None,
     ) -> None:
         self.config = config
         self.tokenizers = tokenizers
         self.model = model.eval()
         self.card = card
         """The result card of its run, if it has one."""
+        self.engine = engine
+        """What searches for the outputs; None: the loop of `search`, in PyTorch."""
 
     @property
     def device(self) -> torch.device:
@@ -119,6 +124,7 @@ class Translator:
 
     def _check_interventions(self, interventions: Sequence[Intervention]) -> None:
         if interventions:
+            self.check_engine("interventions")
             check_model(interventions, count_heads(self.model))
             constrain_output(interventions, self.tokenizers.target)
 
@@ -213,6 +219,12 @@ class Translator:
         graphs = (use_graphs and find_graphs(self.model, self.device)) or False
         tokens = batch_tokens or (GPU_BATCH_TOKENS if on_gpu else BATCH_TOKENS)
         self.check_lengths(encoded)
+        if self.engine is not None:
+            if sampling is not None:
+                self.check_engine("sampling")
+            lengths = [self.max_output_length(len(source)) for source in encoded.source]
+            options = (beam_size, nbest, length_penalty, batch_tokens)
+            return self.engine.search(encoded.source, lengths, *options)
         with torch.inference_mode():
             for rows in batch_rows(self.model, encoded, max(1, tokens // beam_size)):
                 # Copies of the last row, so that there are few shapes of batches.
@@ -235,6 +247,11 @@ class Translator:
                     outputs = beam(self.model, memory, max_lengths, *options, **search)
                 results.update(zip(rows, outputs, strict=False))
         return [results[row] for row in range(len(encoded))]
+
+    def check_engine(self, feature: str) -> None:
+        """Raise an error for what only the engine pytorch can do."""
+        if self.engine is not None:
+            raise UserError(f"the engine ctranslate2 has no {feature}: use the engine pytorch")
 
     def max_output_length(self, source_length: int) -> int:
         """Maximum output length in tokens for a source of this length."""
@@ -309,12 +326,16 @@ def load(
     *,
     int8: bool = False,
     bfloat16: bool = False,
+    engine: str = "pytorch",
 ) -> Translator:
     """The translator of a run folder or of a shipped model, `regard.load("de-en")`, with its best weights,
     packed for fast CPU inference, in int8 (on a CPU) or in bfloat16 (on a GPU).
 
-    `hf:user/name` or `hf:user/name@revision` is a run on the Hugging Face hub, downloaded once.
+    `hf:user/name` or `hf:user/name@revision` is a run on the Hugging Face hub, downloaded once. `engine`:
+    see `regard.engines`.
     """
+    engine_name, engine_folder = parse_engine(engine)
+    is_ctranslate2 = engine_name == "ctranslate2"
     if not isinstance(run, str | Path):
         raise UserError(f"load takes a run folder or the name of a shipped model: got {run!r}")
     folder = hub.find_run(run)
@@ -330,12 +351,21 @@ def load(
     path = folder / "model.safetensors"
     tensors, record = weights.read(path)
     weights.load_tensors(model, llama.from_hugging_face(tensors, record, config.model), path)
-    model = model.to(resolve_device(str(device)))
+    device = resolve_device(str(device))
+    model = model.to(device)
+    if is_ctranslate2 and device != "cpu":
+        raise UserError(f"the engine ctranslate2 runs on a CPU, not on {device}")
     if bfloat16:
         check_bfloat16(model, int8)
         cast_parameters(model, torch.bfloat16)
-    model = models.quantize_int8(model) if int8 else models.pack_weights(model)
-    return Translator(config, tokenizers, model, read_card(folder))
+    # The engine has its own int8: the model computes attention weights and likelihoods, in float32.
+    in_int8 = int8 and not is_ctranslate2
+    model = models.quantize_int8(model) if in_int8 else models.pack_weights(model)
+    translator = Translator(config, tokenizers, model, read_card(folder))
+    if is_ctranslate2:
+        arguments = (config, tokenizers, model, folder, engine_folder, int8)
+        translator.engine = load_engine(*arguments)
+    return translator
 
 
 def check_bfloat16(model: Model, int8: bool) -> None:

@@ -1,8 +1,9 @@
 """Speed benchmarks: `timing` (interleaved rounds), then one benchmark per module."""
 
 from regard.benchmarks.decoding import Decoding
+from regard.benchmarks.engines import Engines
 from regard.benchmarks.training import Training
 
-BENCHMARKS = {"decoding": Decoding, "training": Training}
+BENCHMARKS = {"decoding": Decoding, "engines": Engines, "training": Training}
 
-__all__ = ["BENCHMARKS", "Decoding", "Training"]
+__all__ = ["BENCHMARKS", "Decoding", "Engines", "Training"]

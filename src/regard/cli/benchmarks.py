@@ -10,6 +10,7 @@ from rich.table import Table
 from regard.cli.common import (
     AsJson,
     Device,
+    Run,
     app,
     err,
     out,
@@ -72,6 +73,25 @@ def decoding(
     from regard.benchmarks import Decoding
 
     benchmark = Decoding(rounds, batch, widths, resolve_device(device), peers, sentences)
+    show(benchmark.run(print_progress), as_json)
+
+
+@bench.command()
+def engines(
+    run: Run,
+    rounds: Rounds = 5,
+    beam: Annotated[str, typer.Option(help="Beam widths, as in 1,5; 1 is greedy search.")] = "1,5",
+    sentences: Annotated[int, typer.Option(help="Number of test sentences, the first.")] = 1000,
+    shortlist: Annotated[int, typer.Option(help="Candidates per source token.")] = 20,
+    as_json: AsJson = False,
+) -> None:
+    """Sentences per second and BLEU of a trained run with CTranslate2, its shortlist, and PyTorch."""
+    widths = tuple(parse_integers(beam, "--beam"))
+    check_positive(rounds=rounds, sentences=sentences, shortlist=shortlist)
+
+    from regard.benchmarks import Engines
+
+    benchmark = Engines(run, rounds, widths, sentences, shortlist)
     show(benchmark.run(print_progress), as_json)
 
 

@@ -55,6 +55,14 @@ Int8 = Annotated[
 Bfloat16 = Annotated[
     bool, typer.Option("--bfloat16", help="Compute in bfloat16: faster, GPU only.")
 ]
+Engine = Annotated[
+    str,
+    typer.Option(
+        metavar="pytorch|ctranslate2[:FOLDER]",
+        help="What searches for the outputs. ctranslate2 needs the extra `ctranslate2` and runs on the CPU; "
+        "FOLDER: written by `regard export --to ctranslate2`.",
+    ),
+]
 Settings = Annotated[
     list[str] | None,
     typer.Option(
@@ -92,13 +100,16 @@ def check_new(paths: Iterable[Path], overwrite: bool) -> None:
         )
 
 
-def load_translator(run: Path, device: str, int8: bool = False, bfloat16: bool = False) -> Any:
+def load_translator(
+    run: Path, device: str, int8: bool = False, bfloat16: bool = False, engine: str = "pytorch"
+) -> Any:
     from regard.api import load
     from regard.translator import read_config
 
     read_config(run)  # reports a wrong folder before PyTorch initialises the device
-    device = "cpu" if int8 and device == "auto" else device
-    return load(run, device, int8=int8, bfloat16=bfloat16)
+    for_cpu = int8 or engine != "pytorch"
+    device = "cpu" if for_cpu and device == "auto" else device
+    return load(run, device, int8=int8, bfloat16=bfloat16, engine=engine)
 
 
 def parse_interventions(texts: list[str] | None) -> tuple[Any, ...]:

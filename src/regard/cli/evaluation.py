@@ -12,6 +12,7 @@ from regard.cli.common import (
     AsJson,
     Bfloat16,
     Device,
+    Engine,
     Int8,
     Overwrite,
     Run,
@@ -111,6 +112,7 @@ def evaluate(
     device: Device = "auto",
     int8: Int8 = False,
     bfloat16: Bfloat16 = False,
+    engine: Engine = "pytorch",
 ) -> None:
     """Evaluate a trained model, or another system's outputs, on a split or on your own files."""
     widths = parse_integers(beam or "1", "--beam")
@@ -121,13 +123,13 @@ def evaluate(
         raise UserError(f"{'--plot' if plot else '--bleu'} needs {needs}")
     check_new([path for path in (plot, outputs) if path], overwrite)
     options = {"--split": split, "--beam": beam, "--ablate": ablate}
-    options |= {"--int8": int8, "--bfloat16": bfloat16}
+    options |= {"--int8": int8, "--bfloat16": bfloat16, "--engine": engine != "pytorch"}
     check_evaluation(run, input_, reference, fields, hypotheses, options)
     data, others = read_data(
         run, split or "test", input_, reference or [], fields, hypotheses or []
     )
     data, others = data.take(first), {name: texts[:first] for name, texts in others.items()}
-    translator = load_translator(run, device, int8, bfloat16) if run else None
+    translator = load_translator(run, device, int8, bfloat16, engine) if run else None
 
     from regard.evaluation import ablation_report, evaluate_systems, report
 
@@ -169,7 +171,7 @@ def check_evaluation(
                 "missing argument RUN: give a run folder, or another system's outputs to score, with --input "
                 "SOURCES --reference REFERENCES --hypotheses OUTPUTS"
             )
-        for option in ("--beam", "--ablate", "--int8", "--bfloat16"):
+        for option in ("--beam", "--ablate", "--int8", "--bfloat16", "--engine"):
             if options[option]:
                 raise UserError(f"{option} needs a RUN to evaluate")
     if input_ and options["--split"]:

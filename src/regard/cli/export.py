@@ -29,9 +29,10 @@ def export(
     to: Annotated[
         str,
         typer.Option(
-            metavar="hub|page",
+            metavar="hub|page|ctranslate2",
             help="The format. hub: a folder for the Hugging Face hub, which regard.load reads. page: one "
-            "HTML file that runs one or two models in a browser and shows their attention.",
+            "HTML file that runs one or two models in a browser and shows their attention. ctranslate2: a "
+            "folder for CTranslate2, also as --engine ctranslate2:FOLDER.",
             show_default=False,
         ),
     ],
@@ -53,12 +54,26 @@ def export(
     ] = True,
     float32: Float32 = False,
     labs: Labs = False,
+    int8: Annotated[
+        bool, typer.Option("--int8", help="ctranslate2: weights with 8 bits instead of 32.")
+    ] = False,
+    shortlist: Annotated[
+        int | None,
+        typer.Option(
+            metavar="N",
+            help="ctranslate2: only the N most probable translations of each source token, and frequent "
+            "tokens, can be generated, as in 20. Faster; needs the training data.",
+            show_default=False,
+        ),
+    ] = None,
     overwrite: Overwrite = False,
     as_json: AsJson = False,
 ) -> None:
-    """Write runs for others: for the Hugging Face hub, or as a page for the browser."""
+    """Write runs for others: for the Hugging Face hub, as a page for the browser, or for CTranslate2."""
     if beam < 1:
         raise UserError(f"--beam is 1 or more, not {beam}")
+    if shortlist is not None and shortlist < 1:
+        raise UserError(f"--shortlist is 1 or more, not {shortlist}")
     if split is not None and not bleu:
         raise UserError("--split names what to evaluate, and --no-bleu evaluates nothing: drop one")
 
@@ -71,7 +86,8 @@ def export(
         if source is not None and source.name != "DEFAULT":
             raise UserError(f"--to {to} has no option --{name}: leave it out")
     evaluation = Evaluation(split, beam, skip=not bleu)
-    options = {"float32": float32, "labs": labs, "overwrite": overwrite, "console": err}
+    options: dict[str, Any] = {"float32": float32, "labs": labs, "int8": int8}
+    options |= {"shortlist": shortlist, "overwrite": overwrite, "console": err}
     record = write(runs or [], to, path, evaluation, **options)
     if as_json:
         print_json(record)
@@ -128,4 +144,13 @@ def print_page(record: dict[str, Any]) -> None:
     out.print(message, highlight=False, markup=False)
 
 
-PRINT = {"hub": print_hub, "page": print_page}
+def print_ctranslate2(record: dict[str, Any]) -> None:
+    """Where the folder is, how large, and how to use it."""
+    size = f"{record['bytes'] / 1e6:.1f} MB, {record['weights']} weights"
+    shortlist = record["shortlist"]
+    more = "" if shortlist is None else f", a shortlist of {shortlist} candidates per source token"
+    use = f"use it with --engine ctranslate2:{record['out']}, or ctranslate2.{record['class']}"
+    out.print(f"{record['out']}: {size}{more}; {use}", highlight=False, markup=False)
+
+
+PRINT = {"hub": print_hub, "page": print_page, "ctranslate2": print_ctranslate2}

@@ -17,6 +17,7 @@ from regard.cli.common import (
     AsJson,
     Bfloat16,
     Device,
+    Engine,
     Int8,
     Interventions,
     Run,
@@ -75,6 +76,7 @@ def translate(
     device: Device = "auto",
     int8: Int8 = False,
     bfloat16: Bfloat16 = False,
+    engine: Engine = "pytorch",
 ) -> None:
     """Translate texts with a trained model.
 
@@ -88,7 +90,7 @@ def translate(
     if text and input_:
         raise UserError("give texts in quotes or --input, not both")
     interventions = parse_interventions(intervene)
-    translator = load_translator(run, device, int8, bfloat16)
+    translator = load_translator(run, device, int8, bfloat16, engine)
     texts = choose_texts(text or [], input_, translator.config.is_language_model)
 
     from regard.lines import LineTranslator, open_input

@@ -62,6 +62,7 @@ def ablate(
     progress: Progress = lambda fraction, row: None,
 ) -> dict[str, Any]:
     """The results of `regard evaluate --ablate`. Calls `progress(fraction_done, row)` after each row."""
+    translator.check_engine("ablations")
     layers = translator.model.attention_layers()
     if not any(layers.values()):
         raise UserError(

@@ -1,4 +1,6 @@
-"""Runs for others: `hub`, a folder for the Hugging Face hub; `page`, one HTML file, also for labs."""
+"""Runs for others: `hub`, a folder for the Hugging Face hub; `page`, one HTML file, also for labs;
+`ctranslate2`, a model for CTranslate2.
+"""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -8,6 +10,7 @@ from typing import Any
 from rich.console import Console
 
 from regard.errors import UserError, join_names, suggest
+from regard.export.ctranslate2 import export_ctranslate2
 from regard.export.hub import export_hub
 from regard.export.page import export_page
 from regard.export.scores import Evaluation
@@ -22,6 +25,8 @@ class Options:
     evaluation: Evaluation
     float32: bool = False
     labs: bool = False
+    int8: bool = False
+    shortlist: int | None = None
     console: Console | None = None
     """Where progress is printed."""
 
@@ -52,6 +57,13 @@ EXPORTS = {
         own_options=frozenset({"float32", "labs", "overwrite"}),
         is_file=True,
     ),
+    "ctranslate2": Format(
+        lambda runs, out, options: export_ctranslate2(
+            runs[0], out, options.int8, options.shortlist
+        ),
+        most_runs=1,
+        own_options=frozenset({"int8", "shortlist"}),
+    ),
 }
 
 
@@ -69,6 +81,8 @@ def export(
     *,
     float32: bool = False,
     labs: bool = False,
+    int8: bool = False,
+    shortlist: int | None = None,
     overwrite: bool = False,
     console: Console | None = None,
 ) -> dict[str, Any]:
@@ -86,6 +100,6 @@ def export(
     if not is_free and not (overwrite and out.is_file()):
         replace = "add --overwrite" if "overwrite" in form.own_options else "delete it"
         raise UserError(f"{out} exists already: choose another --out, or {replace}")
-    options = Options(evaluation or Evaluation(), float32, labs, console)
+    options = Options(evaluation or Evaluation(), float32, labs, int8, shortlist, console)
     record = form.write(runs, out, options)
     return {"runs": [str(run) for run in runs], "to": to, "out": str(out)} | record

@@ -1,0 +1,98 @@
+"""Folders of CTranslate2 models: written by `regard export`, or in the cache on first use."""
+
+import hashlib
+import json
+from importlib.util import find_spec
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from regard import files
+from regard.config import Config
+from regard.engines import conversion
+from regard.engines.conversion import Converter
+from regard.engines.obstacles import check_expressible
+from regard.errors import UserError
+from regard.models.interface import Model
+from regard.models.transformer_base import TransformerBase
+from regard.text.datasets import cache_dir
+from regard.text.tokenizer import TokenizerPair
+
+RECORD = "regard.json"  # which weights a folder has
+VMAP = "vmap.txt"  # CTranslate2's name for a shortlist
+HASHED = ("config.toml", "tokenizer.json", "model.safetensors")
+
+
+def check_convertible(settings: Config, tokenizers: TokenizerPair) -> None:
+    """Raise an error if CTranslate2 is missing, or cannot express the model."""
+    if find_spec("ctranslate2") is None:
+        raise UserError('CTranslate2 is not installed: pip install "regard[ctranslate2]"')
+    check_expressible(settings, tokenizers.joint)
+
+
+def write_model(
+    settings: Config,
+    tokenizers: TokenizerPair,
+    model: Model,
+    out: Path,
+    run: Path,
+    int8: bool = False,
+    vmap: str | None = None,
+) -> None:
+    """Write a run's model as a CTranslate2 folder, complete or not at all."""
+    check_convertible(settings, tokenizers)
+    assert isinstance(model, TransformerBase)
+    spec = Converter(settings, tokenizers, model).convert()
+    spec.validate()
+    spec.optimize(quantization="int8" if int8 else None)
+    try:
+        out.parent.mkdir(parents=True, exist_ok=True)
+        with TemporaryDirectory(prefix=files.TEMPORARY_PREFIX, dir=out.parent) as temporary:
+            folder = Path(temporary) / "model"
+            folder.mkdir()
+            spec.save(str(folder))
+            files.write(folder / RECORD, json.dumps({"run": fingerprint(run)}) + "\n")
+            if vmap is not None:
+                files.write(folder / VMAP, vmap)
+            folder.replace(out)  # which may be an empty folder
+    except OSError as error:
+        raise UserError(f"{out} cannot be written: {error.strerror or error}") from None
+
+
+def fingerprint(run: Path) -> str:
+    """A hash of a run folder's model, and of the code that converts it."""
+    paths = [*(run / name for name in HASHED), Path(conversion.__file__)]
+    digests = [hashlib.sha256(path.read_bytes()).hexdigest() for path in paths]
+    return hashlib.sha256("".join(digests).encode()).hexdigest()[:32]
+
+
+def find_model(
+    settings: Config, tokenizers: TokenizerPair, model: Model, run: Path, folder: Path | None
+) -> Path:
+    """The CTranslate2 folder of a run: the one given, or one in the cache, written on first use."""
+    check_convertible(settings, tokenizers)
+    if folder is not None:
+        check_folder(folder, run)
+        return folder
+    cached = cache_dir() / "ctranslate2" / fingerprint(run)
+    if not cached.is_dir():
+        try:
+            write_model(settings, tokenizers, model, cached, run)
+        except UserError:
+            if not cached.is_dir():  # else another process wrote it meanwhile
+                raise
+    return cached
+
+
+def check_folder(folder: Path, run: Path) -> None:
+    """Raise an error unless the folder was exported from this run, as it is now."""
+    try:
+        record = files.read_json(folder / RECORD)
+    except (OSError, UserError):
+        raise UserError(
+            f"{folder} is not a folder that `regard export --to ctranslate2` wrote"
+        ) from None
+    if record.get("run") != fingerprint(run):
+        raise UserError(
+            f"{folder} was exported from another run, or by another version of regard: export it again, "
+            f"with `regard export {run} --to ctranslate2 --out FOLDER`"
+        )
