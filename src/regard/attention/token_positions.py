@@ -14,7 +14,7 @@ from regard.attention.normalise import Normaliser
 
 
 @dataclass(frozen=True)
-class Places:
+class TokenPositions:
     """The positions of the queries and keys of a tensor of scores."""
 
     queries: Int[Tensor, "#batch query"]
@@ -27,17 +27,17 @@ class Places:
 
 
 @runtime_checkable
-class PlacedNormaliser(Protocol):
-    """A normaliser for the scores of any places."""
+class PositionedNormaliser(Protocol):
+    """A normaliser that depends on the positions of the tokens."""
 
-    def at(self, places: Places) -> Normaliser:
-        """The normaliser of the scores at these places."""
+    def at(self, positions: TokenPositions) -> Normaliser:
+        """The normaliser of scores of tokens at these positions."""
         ...
 
 
-AnyNormaliser = Normaliser | PlacedNormaliser
+AnyNormaliser = Normaliser | PositionedNormaliser
 
 
-def place(normalise: AnyNormaliser, places: Places) -> Normaliser:
-    """The normaliser of the scores at these places."""
-    return normalise.at(places) if isinstance(normalise, PlacedNormaliser) else normalise
+def bind_positions(normalise: AnyNormaliser, positions: TokenPositions) -> Normaliser:
+    """The normaliser of scores of tokens at these positions."""
+    return normalise.at(positions) if isinstance(normalise, PositionedNormaliser) else normalise
