@@ -4,8 +4,8 @@ A plain normaliser sees only scores. One that changes the weights of a certain t
 also know where they are: with a KV cache, a beam or a window, the index of a key is not its position.
 """
 
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import Protocol, runtime_checkable
 
 from jaxtyping import Bool, Int
 from torch import Tensor
@@ -26,13 +26,12 @@ class TokenPositions:
     queries are target tokens; None while the source is read."""
 
 
-@runtime_checkable
-class PositionedNormaliser(Protocol):
+class PositionedNormaliser(ABC):
     """A normaliser that depends on the positions of the tokens."""
 
+    @abstractmethod
     def at(self, positions: TokenPositions) -> Normaliser:
         """The normaliser of scores of tokens at these positions."""
-        ...
 
 
 AnyNormaliser = Normaliser | PositionedNormaliser

@@ -19,7 +19,12 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from regard.attention.normalise import Normaliser, softmax
-from regard.attention.token_positions import AnyNormaliser, TokenPositions, bind_positions
+from regard.attention.token_positions import (
+    AnyNormaliser,
+    PositionedNormaliser,
+    TokenPositions,
+    bind_positions,
+)
 from regard.interventions import (
     MECHANISMS,
     Ablate,
@@ -40,8 +45,8 @@ NEG_INF = float("-inf")
 
 
 @dataclass(frozen=True)
-class Patch:
-    """A normaliser, changed: a `PositionedNormaliser`."""
+class Patch(PositionedNormaliser):
+    """A normaliser, changed."""
 
     normalise: AnyNormaliser
     change: Change
