@@ -1,5 +1,6 @@
 """In tests of single parts, calls pass through beartype, which checks types and tensor shapes."""
 
+import gc
 import os
 import tempfile
 import warnings
@@ -13,12 +14,15 @@ from typing import Any
 import jaxtyping
 import pytest
 
+from tests import lazy_checks
+
 HERE = Path(__file__).parent
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # two test workers share the cores
 os.environ["HF_HUB_OFFLINE"] = "1"  # no test may use the network
 _cache = tempfile.TemporaryDirectory(prefix="regard-tests-")
 os.environ["REGARD_CACHE"] = _cache.name  # not the user's cache
 
+lazy_checks.install()
 with jaxtyping.install_import_hook("regard", "beartype.beartype"):
     import regard.training  # noqa: F401  (imports every package below it)
 
@@ -56,6 +60,12 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         numbers[test] += 1
     config.hook.pytest_deselected(items=list(left_out))
     items[:] = [item for item in items if item not in left_out]
+
+
+def pytest_collection_finish() -> None:
+    """Modules and tests stay until the end: garbage collection need not visit them each time."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.hookimpl(tryfirst=True)
