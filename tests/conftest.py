@@ -1,5 +1,6 @@
 """In tests of single parts, calls pass through beartype, which checks types and tensor shapes."""
 
+import gc
 import os
 import tempfile
 import warnings
@@ -13,12 +14,15 @@ from typing import Any
 import jaxtyping
 import pytest
 
+from tests import lazy_checks
+
 HERE = Path(__file__).parent
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # two test workers share the cores
 os.environ["HF_HUB_OFFLINE"] = "1"  # no test may use the network
 _cache = tempfile.TemporaryDirectory(prefix="regard-tests-")
 os.environ["REGARD_CACHE"] = _cache.name  # not the user's cache
 
+lazy_checks.install()
 with jaxtyping.install_import_hook("regard", "beartype.beartype"):
     import regard.training  # noqa: F401  (imports every package below it)
 
@@ -41,22 +45,29 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Choose the cases that are checked and, with --quick, those that run.
 
-    Of a test with many cases every fifteenth is checked, from another start in each test: every model is
-    checked by some of the laws, and every law with some of the models. A checked case takes several times
-    as long.
+    One case of each test is checked, and of a test with many cases every fifteenth, from another start in
+    each test: every model is checked by some of the laws, and every law with some of the models. A checked
+    case takes several times as long.
     """
     tests = [item.nodeid.partition("[")[0] for item in items]
     counts, numbers = Counter(tests), Counter[str]()
     left_out = set()
     for item, test in zip(items, tests, strict=True):
-        many_parts = item.path.relative_to(HERE).as_posix().startswith(MANY_PARTS)
-        is_chosen = (numbers[test] + zlib.crc32(test.encode())) % 15 == 0
-        item.stash[CHECKED] = not many_parts and (is_chosen or counts[test] < 5)
+        path = item.path.relative_to(HERE).as_posix()
+        many_parts = path.startswith(MANY_PARTS)
+        is_chosen = (numbers[test] + zlib.crc32(test.encode())) % min(counts[test], 15) == 0
+        item.stash[CHECKED] = is_chosen and not many_parts and not path.startswith("page")
         if config.getoption("--quick") and (many_parts or numbers[test] % 10):
             left_out.add(item)
         numbers[test] += 1
     config.hook.pytest_deselected(items=list(left_out))
     items[:] = [item for item in items if item not in left_out]
+
+
+def pytest_collection_finish() -> None:
+    """Modules and tests stay until the end: garbage collection need not visit them each time."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -70,9 +70,20 @@ def test_callbacks_get_the_events_of_the_log(tmp_path, capsys):
     assert capsys.readouterr().out == ""
 
 
+def test_own_files_are_read_once(tmp_path, monkeypatch):
+    (tmp_path / "pairs.tsv").write_text("".join(f"{s}\t{t}\n" for s, t in PAIRS), "utf-8")
+    data = {split: str(tmp_path / "pairs.tsv") for split in ("train", "val")}
+    loads, load_full = [], corpus.load_full
+    monkeypatch.setattr(
+        corpus, "load_full", lambda *given: loads.append(given) or load_full(*given)
+    )
+    regard.train(TINY | {"data": {"kind": "files"} | data}, device="cpu", quiet=True)
+    assert len(loads) == 1
+
+
 def test_every_kind_of_config_trains_alike(tmp_path):
     data = corpus.from_pairs(PAIRS, PAIRS[:9])
-    resolved = resolve_defaults(presets.resolve(TINY, {"data.kind": "pairs"}), data)
+    resolved = resolve_defaults(presets.resolve(TINY, {"data.kind": "pairs"}), lambda _: data)
     (tmp_path / "tiny.toml").write_text(resolved.to_toml(), "utf-8")
     configs = [TINY, resolved, tmp_path / "tiny.toml", str(tmp_path / "tiny.toml")]
     models = [regard.train(c, PAIRS, PAIRS[:9], device="cpu", quiet=True) for c in configs]

@@ -114,5 +114,7 @@ def test_no_preset_follows_the_data(name):
 def test_own_files_follow_unless_the_model_is_pretrained():
     assert follows_data(own())
     assert follows_data(own(data={"kind": "text", "train": "a.txt", "val": "b.txt"}))
+    assert follows_data(own(data={"kind": "hf", "name": "hf:user/name"}))
+    assert follows_data(own(data={"kind": "pairs"}))
     assert not follows_data(own(data={"kind": "text", "name": "multi30k"}))
     assert not follows_data(own(model={"kind": "pretrained", "name": "x"}))

@@ -1,9 +1,9 @@
 """Regard in Python: `load` or `train` a model, then call its methods.
 
 model = regard.train("case", pairs=pairs)
-model.translate(texts)      model.stream(texts)      model.score(pairs)         model.explain(pairs)
-model.encode(texts)         model.evaluate(pairs)    model.to("cuda")         model.save(folder)
-model.page()                model.translate(texts)[0].show()    (in a notebook)
+model.translate(texts)    model.stream(texts)      model.score(pairs)    model.explain(pairs)
+model.encode(texts)       model.evaluate(pairs)    model.to("cuda")      model.save(folder)
+model.page()              model.translate(texts)[0].show()               (in a notebook)
 """
 
 import json

@@ -3,7 +3,14 @@
 from collections.abc import Iterable, Mapping
 
 from regard.errors import UserError, join_names, suggest
-from regard.interventions import Force, Intervention, Mask, Mechanism, Place, SetWeights
+from regard.interventions import (
+    AttentionIntervention,
+    Force,
+    Intervention,
+    Mask,
+    Mechanism,
+    SetWeights,
+)
 from regard.search import Constrain, force_tokens
 from regard.text.vocabulary import BOS, EOS, PAD, Tokenizer
 
@@ -13,7 +20,7 @@ def check_model(
 ) -> None:
     """Raise an error for a mechanism, layer or head that the model lacks; it has `heads`: (layers, heads)."""
     for one in interventions:
-        if not isinstance(one, Place):
+        if not isinstance(one, AttentionIntervention):
             continue
         if one.mechanism not in heads:
             has = f"it has {join_names(heads)}" if heads else "it has no attention at all"

@@ -55,8 +55,8 @@ class Force(Base):
     probable."""
 
 
-class Place(Base):
-    """Where in a model: rows of attention weights."""
+class AttentionIntervention(Base):
+    """A change of rows of attention weights, and where in the model they are."""
 
     mechanism: Mechanism = "cross"
     """cross: output to source; encoder: source to source; decoder: output to output. In a decoder-only
@@ -67,7 +67,7 @@ class Place(Base):
     """The query: the output token that is produced, or for the encoder the source token."""
 
 
-class Mask(Place):
+class Mask(AttentionIntervention):
     """Keys get no weight: their scores are -inf before normalisation."""
 
     what: Literal["mask"] = "mask"
@@ -75,7 +75,7 @@ class Mask(Place):
     """Positions in `Translation.source`; for the decoder positions of its input, where 0 is BOS."""
 
 
-class SetWeights(Place):
+class SetWeights(AttentionIntervention):
     """A row of weights is these, and 0 elsewhere, instead of the normalised scores.
 
     A key that the query cannot attend to (a later token, or one outside a window) gets none.
@@ -86,7 +86,7 @@ class SetWeights(Place):
     """Weight by key, at most 1,000. They need not sum to 1."""
 
 
-class Ablate(Place):
+class Ablate(AttentionIntervention):
     """All weights are 0, so the context of these heads is zero."""
 
     what: Literal["ablate"] = "ablate"

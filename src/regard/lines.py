@@ -18,6 +18,7 @@ from typing import IO, BinaryIO, TypeVar
 
 from regard.errors import UserError, join_names
 from regard.scripts import find_scripts
+from regard.text.lines import BOM
 from regard.translation import Decoding, Translation
 from regard.translator import Translator
 
@@ -25,7 +26,6 @@ T = TypeVar("T")
 
 FIRST_WINDOW, LARGEST_WINDOW = 64, 4096  # in lines: the first outputs come soon, later ones fast
 MAX_BYTES = 1 << 20  # of a line; the rest of a longer one is not kept
-BOM = b"\xef\xbb\xbf"
 
 
 def windows(

@@ -24,7 +24,8 @@ def test_the_list_names_every_benchmark():
 
 
 @pytest.mark.parametrize("form", [["--json"], []])
-def test_decoding_tiny(form):
+def test_decoding_tiny(form, monkeypatch):
+    monkeypatch.setattr("regard.benchmarks.decoding.SHAPE", TINY)
     options = ["--rounds", "1", "--sentences", "3", "--batch", "2", "--beam", "1,2"]
     result = CliRunner().invoke(app, ["bench", "decoding", "--device", "cpu", *options, *form])
     assert result.exit_code == 0, result.output

@@ -25,6 +25,7 @@ from regard.config import (
     one_of,
 )
 from regard.errors import UserError
+from regard.text import corpus
 
 OUT = Path("runs")
 
@@ -53,6 +54,20 @@ def test_each_preset_can_have_its_number_of_seeds():
         *[("case", seed) for seed in (1, 2, 3)] * 2,
         *[("case-rnn", 1)] * 2,
     ]
+
+
+def test_own_files_are_read_once_for_all_runs(tmp_path, monkeypatch):
+    loads = []
+
+    def load_full(data, splits):
+        loads.append(splits)
+        return corpus.Corpus({"train": [("a", "b")] * 4000})
+
+    monkeypatch.setattr(corpus, "load_full", load_full)
+    (tmp_path / "mine.toml").write_text('data = {kind = "files", train = "a.tsv", val = "b.tsv"}')
+    runs = plan([str(tmp_path / "mine.toml")], ["model.cell=gru,rnn"], [], [2], OUT)
+    assert {run.config.training.batch_sentences for run in runs} == {48}
+    assert loads == [("train",)]
 
 
 def test_labels_without_variation_and_with_a_single_preset(tmp_path):

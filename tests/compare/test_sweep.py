@@ -1,10 +1,11 @@
 """Executing a plan: finished runs are reused, failures are reported, killed runs resume."""
 
 import json
+import os
 import shutil
-import subprocess
-import sys
+import signal
 import time
+import warnings
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,7 +13,7 @@ import pytest
 import tomli_w
 
 from regard import files, presets
-from regard.compare import plan, sweep
+from regard.compare import job, plan, sweep
 from regard.compare.processes import JobPool
 from regard.compare.sweep import execute, is_finished, last_line
 from regard.errors import UserError
@@ -140,20 +141,22 @@ def test_a_killed_run_resumes_in_a_subprocess(settings, tmp_path):
     [run] = plan(["case"], [], long, [1], tmp_path)
     config = run.folder.with_suffix(".toml")
     files.write(config, run.config.to_toml())
-    arguments = [config, run.folder, "cpu", "1", "test", "1"]
-    command = [sys.executable, "-m", "regard.compare.job", *arguments]
-    process = subprocess.Popen(
-        command, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
-    )
+    with warnings.catch_warnings():  # PyTorch has threads
+        warnings.simplefilter("ignore")
+        child = os.fork()
+    if child == 0:
+        try:
+            job.run_job(config, run.folder, "cpu", 1, "test", [1])
+        finally:
+            os._exit(0)
     try:
         deadline = time.monotonic() + 60
         while not (run.folder / "last" / "state.safetensors").is_file():
             assert time.monotonic() < deadline
-            assert process.poll() is None
             time.sleep(0.02)
     finally:
-        process.kill()
-        process.communicate()
+        os.kill(child, signal.SIGKILL)
+    assert os.WTERMSIG(os.waitpid(child, 0)[1]) == signal.SIGKILL
     assert not is_finished(run, "test", [1])
     with JobPool(1) as pool:
         assert execute(run, "test", [1], "cpu", 2, pool) == ""

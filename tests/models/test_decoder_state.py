@@ -17,7 +17,7 @@ def test_select_selects_rows(model, example):
     memory = model.encode(example.source, example.mask)
     rows, subset = torch.tensor([3, 0, 0, 4, 2, 3, 1]), torch.tensor([5, 1, 2])  # some repeated
     generator = torch.Generator().manual_seed(3)
-    for t in (0, 1, 9):
+    for t in (0, 9):
         _, state = run_steps(model, model.init_state(memory), example.target[:, :t])
         tail = torch.randint(1, 19, (len(rows), 4), generator=generator)  # repeated rows diverge
         first, state = run_steps(model, state.select(rows), tail[:, :2])
@@ -46,9 +46,10 @@ def check_hypotheses(model, example, state, t):
         tokens = torch.randint(1, 19, (len(sentences), beam), generator=generator)
         logits, state = model.step(tokens.flatten(), state)
         hypotheses = torch.cat([hypotheses, tokens[..., None]], dim=-1)
-        rows = sentences.repeat_interleave(beam)
-        expected = model(example.source[rows], example.mask[rows], hypotheses.flatten(0, 1))
-        assert_close(logits, expected[:, -1])
+        if step % 2 == 0:  # a wrong state stays wrong
+            rows = sentences.repeat_interleave(beam)
+            expected = model(example.source[rows], example.mask[rows], hypotheses.flatten(0, 1))
+            assert_close(logits, expected[:, -1])
         # Some hypotheses are repeated, some dropped.
         beam_indices = torch.randint(0, beam, tokens.shape, generator=generator)
         state = state.reorder(beam_indices)
@@ -72,7 +73,7 @@ def test_expand_by_one_and_identity_reorder_change_nothing(model, example):
 
 def test_copy_branches(model, example):
     memory = model.encode(example.source, example.mask)
-    for t in (0, 1, 3):
+    for t in (0, 3):
         _, state = run_steps(model, model.init_state(memory), example.target[:, :t])
         branches = [
             state.copy(),
@@ -85,10 +86,11 @@ def test_copy_branches(model, example):
             for i, (branch, tail) in enumerate(zip(branches, tails, strict=True)):
                 step_logits, branches[i] = model.step(tail[:, step], branch)
                 logits[i].append(step_logits)
-        for tail, branch_logits in zip(tails, logits, strict=True):
-            target = torch.cat([example.target[:, :t], tail], dim=1)
-            expected = model(example.source, example.mask, target)[:, t:]
-            assert_close(torch.stack(branch_logits, dim=1), expected)
+        start = example.target[:, :t]
+        target = torch.cat([torch.cat([start, tail], dim=1) for tail in tails])
+        inputs = [part.repeat(len(tails), 1) for part in (example.source, example.mask)]
+        expected = model(*inputs, target)[:, t:]
+        assert_close(torch.cat([torch.stack(one, dim=1) for one in logits]), expected)
 
 
 def test_copying_a_selection_changes_nothing(model, example):

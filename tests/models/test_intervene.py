@@ -206,7 +206,7 @@ def test_no_intervention_changes_nothing(attentive_model, example):
 
 def test_setting_the_weights_that_there_are_changes_nothing(attentive_model, example):
     name, model = attentive_model
-    source, mask, target = example.unpadded(0)
+    source, mask, target = example.unpadded(4)
     before, weights = model(source, mask, target), model.attention_weights(source, mask, target)
     if any(bool((w < 0).any()) for w in weights.values()):
         assert name.endswith("-none")  # without normalisation, and only there
@@ -322,7 +322,7 @@ def test_padding_and_batch_do_not_matter(attentive_model, example):
     _, model = attentive_model
     with intervene(model, interventions_on(model)):
         batched, weights = logits(model, example), attention_weights(model, example)
-        for row in range(len(example.lengths)):
+        for row in (0, 2, 3):  # of 11, 7 and 1 tokens
             source, mask, target = example.unpadded(row)
             assert_close(batched[row : row + 1], model(source, mask, target))
             for name, alone in model.attention_weights(source, mask, target).items():
@@ -355,25 +355,26 @@ def test_beam_search_scores_are_those_of_teacher_forcing(attentive_model, exampl
     _, model = attentive_model
     with intervene(model, interventions_on(model)):
         one = beam(model, model.encode(example.source, example.mask), torch.full((5,), 6), 1)
-        assert [best[0].ids for best in one] == [
-            best[0].ids for best in search_all(model, example, 1)
+        best, several = search_all(model, example, 1), search_all(model, example, 3)
+        assert [row[0].ids for row in one] == [row[0].ids for row in best]
+        found = [
+            (example.unpadded(row)[0][0].tolist(), hypothesis)
+            for search in (best, several)
+            for row, nbest in enumerate(search)
+            for hypothesis in nbest
         ]
-        for width in (1, 3):
-            for row, nbest in enumerate(search_all(model, example, width)):
-                source = example.source[row, : example.lengths[row]].tolist()
-                targets = [hypothesis.ids[:-1] for hypothesis in nbest]
-                pairs = EncodedPairs([source] * len(nbest), targets)
-                batch = pairs.batch(range(len(nbest)))
-                batch = replace(batch, labels=relabel(batch.labels, nbest))
-                scores = force(model, batch)[0].sum(1)
-                for hypothesis, score in zip(nbest, scores.tolist(), strict=True):
-                    assert hypothesis.score == pytest.approx(score, abs=1e-4)
+        outputs = [hypothesis for _, hypothesis in found]
+        pairs = EncodedPairs([source for source, _ in found], [h.ids[:-1] for h in outputs])
+        batch = pairs.batch(range(len(found)))
+        batch = replace(batch, labels=relabel(batch.labels, outputs))
+        scores = force(model, batch)[0].sum(1)
+        assert [h.score for h in outputs] == pytest.approx(scores.tolist(), abs=1e-4)
 
 
-def relabel(labels, nbest):
+def relabel(labels, outputs):
     """The last token of an output is not EOS if it was cut."""
     labels = labels.clone()
-    for row, hypothesis in enumerate(nbest):
+    for row, hypothesis in enumerate(outputs):
         labels[row, : len(hypothesis.ids)] = torch.tensor(hypothesis.ids)
     return labels
 

@@ -234,15 +234,15 @@ BREAKS: list[Break] = [
         INTERVENE,
         breaks={
             "intervene: in a beam, keys are counted by their place in the cache": (
-                "queries, keys, lengths = places.queries, places.keys, places.prefix_lengths",
-                "queries, lengths = places.queries, places.prefix_lengths\n"
-                "    keys = torch.arange(places.keys.shape[1]).expand_as(places.keys)",
+                "queries, keys, lengths = positions.queries, positions.keys, positions.prefix_lengths",
+                "queries, lengths = positions.queries, positions.prefix_lengths\n"
+                "    keys = torch.arange(positions.keys.shape[1]).expand_as(positions.keys)",
             ),
             "intervene: target tokens of a decoder-only model count from the source": (
                 "steps, is_source = queries - lengths[:, None]",
                 "steps, is_source = queries",
             ),
-            "intervene: later tokens can get weight": ("new = new * places.mask", "pass"),
+            "intervene: later tokens can get weight": ("new = new * positions.mask", "pass"),
         },
     ),
     *in_file(

@@ -2,12 +2,14 @@
 
 import copy
 import math
+from typing import get_args
 
 import pytest
 import torch
 
 from regard.api import Translator, from_loaded
-from regard.page.schema import Models, Translation
+from regard.config import kinds
+from regard.page.schema import Models, Request, Translation
 from regard.text.tokenizer import CharacterTokenizer, TokenizerPair
 from regard.translator import Translator as Base
 from tests.models.conftest import TARGET_VOCAB
@@ -218,3 +220,13 @@ def test_location_limit(engine):
     engine.load(translator("transformer-location"), "location")
     with pytest.raises(EngineError, match='"location" supports at most 256 keys and got 257'):
         engine.call("read", model="location", source=[5] * 257, target=[5])
+
+
+def test_every_request_of_the_schema_is_answered_and_no_other(engine, python):
+    tables = get_args(get_args(Request)[0])
+    names = [name for table in tables for name in kinds(table)]
+    for name in names:
+        assert engine.request(name, model=python[0], text=TEXT, target="ab")
+    with pytest.raises(EngineError, match='no request "sing"') as error:
+        engine.request("sing", model=python[0])
+    assert str(error.value).endswith(f"choose {', '.join(names[:-1])} or {names[-1]}")

@@ -15,9 +15,14 @@ from torch import Tensor, nn
 from regard.attention.attend import attend, attend_fused
 from regard.attention.masks import window_mask
 from regard.attention.normalise import Normaliser, softmax
-from regard.attention.places import AnyNormaliser, PlacedNormaliser, Places, place
 from regard.attention.positions import Position, Rotation, divide_heads
 from regard.attention.scores import ScaledDot, Score
+from regard.attention.token_positions import (
+    AnyNormaliser,
+    PositionedNormaliser,
+    TokenPositions,
+    bind_positions,
+)
 from regard.errors import UserError
 from regard.linear import Linear
 
@@ -66,20 +71,20 @@ class SingleHead(nn.Module):
         """(context, weights); the queries are at the positions 0, 1, ... by default."""
         scores = self.score(self.query(query), keys)
         normalise = self.normalise
-        if isinstance(normalise, PlacedNormaliser):  # only then positions matter
+        if isinstance(normalise, PositionedNormaliser):  # only then positions matter
             if query_position_ids is None:
                 query_position_ids = torch.arange(query.shape[1], device=query.device)[None]
-            normalise = normalise.at(self._places(query_position_ids, keys, mask))
+            normalise = normalise.at(self._token_positions(query_position_ids, keys, mask))
         return attend(scores, values, mask, normalise)
 
     @staticmethod
-    def _places(
+    def _token_positions(
         query_position_ids: Int[Tensor, "#batch query"],
         keys: Float[Tensor, "batch key kq_dim"],
         mask: Bool[Tensor, "batch #query key"] | None,
-    ) -> Places:
+    ) -> TokenPositions:
         indices = torch.arange(keys.shape[1], device=keys.device)[None]
-        return Places(query_position_ids, indices, None if mask is None else mask[:, None])
+        return TokenPositions(query_position_ids, indices, None if mask is None else mask[:, None])
 
 
 class SingleQueryScaledDotProductAttention(nn.Module):
@@ -154,7 +159,7 @@ class MultiHeadBase(nn.Module, ABC):
     ) -> AttentionOutputs:
         """(output, weights); the fused kernel, which returns no weights, unless `need_weights`.
 
-        `prefix_lengths`: see `Places`.
+        `prefix_lengths`: see `TokenPositions`.
         """
 
     def self_attend(
@@ -199,7 +204,7 @@ class MultiHeadBase(nn.Module, ABC):
         mask: Bool[Tensor, "batch 1 #query key"] | None,
         bias: Float[Tensor, "#batch heads query key"] | None,
         need_weights: bool,
-        places: Places,
+        token_positions: TokenPositions,
     ) -> tuple[
         Float[Tensor, "batch heads query value_depth"],
         Float[Tensor, "batch heads query key"] | None,
@@ -215,7 +220,7 @@ class MultiHeadBase(nn.Module, ABC):
         if mask is not None and mask.shape[2] > 1:
             mask = mask.repeat(1, 1, heads // kv_heads, 1) if kv_heads < heads else mask
         dropout_p = self.dropout if self.training else 0.0
-        normaliser = place(self.normalise, places)
+        normaliser = bind_positions(self.normalise, token_positions)
         if type(self.score) is ScaledDot and normaliser is softmax and not need_weights:
             options = {"values": values, "mask": mask, "bias": bias}
             attend_to = partial(attend_fused, **options, dropout_p=dropout_p, scale=scale)
@@ -340,6 +345,10 @@ class MultiHead(MultiHeadBase):
             (n, rotate(query, query_position_ids), rotate(keys, key_position_ids))
             for n, rotate in self._rotations(keys.shape[2], head_mask)
         ]
-        places = Places(query_position_ids, key_position_ids, head_mask, prefix_lengths)
-        context, weights = self._attend(rotated, values, head_mask, bias, need_weights, places)
+        token_positions = TokenPositions(
+            query_position_ids, key_position_ids, head_mask, prefix_lengths
+        )
+        context, weights = self._attend(
+            rotated, values, head_mask, bias, need_weights, token_positions
+        )
         return self.output(merge_heads(context)), weights

@@ -16,9 +16,9 @@ from regard.attention.heads import (
     split_heads,
 )
 from regard.attention.normalise import softmax
-from regard.attention.places import AnyNormaliser, Places
 from regard.attention.positions import Position
 from regard.attention.scores import ScaledDot, Score
+from regard.attention.token_positions import AnyNormaliser, TokenPositions
 from regard.linear import Linear
 
 
@@ -81,7 +81,9 @@ class Latent(MultiHeadBase):
         bias_query = rotary_query if rotary_query.shape[-1] else query
         bias = self.position.bias(bias_query, query_position_ids, key_position_ids)
         head_mask = self._window_mask(mask, query_position_ids, key_position_ids)
-        places = Places(query_position_ids, key_position_ids, head_mask, prefix_lengths)
+        token_positions = TokenPositions(
+            query_position_ids, key_position_ids, head_mask, prefix_lengths
+        )
         rotated = [
             (n, rotate(rotary_query, query_position_ids), rotate(rotary_key, key_position_ids))
             for n, rotate in self._rotations(c.shape[2], head_mask)
@@ -95,7 +97,9 @@ class Latent(MultiHeadBase):
                 (n, torch.cat([query, q], dim=-1) * correction, concatenate(c, k))
                 for n, q, k in rotated
             ]
-            context, weights = self._attend(rotated, c, head_mask, bias, need_weights, places)
+            context, weights = self._attend(
+                rotated, c, head_mask, bias, need_weights, token_positions
+            )
             context = context @ up_values.transpose(1, 2)
         else:
             halves = self.up(c[:, 0]).chunk(2, dim=-1)
@@ -104,7 +108,9 @@ class Latent(MultiHeadBase):
                 (n, concatenate(query, q), concatenate(head_keys, k.expand(-1, self.heads, -1, -1)))
                 for n, q, k in rotated
             ]
-            context, weights = self._attend(rotated, values, head_mask, bias, need_weights, places)
+            context, weights = self._attend(
+                rotated, values, head_mask, bias, need_weights, token_positions
+            )
         return self.output(merge_heads(context)), weights
 
     def _can_absorb(self, query: int, key: int) -> bool:

@@ -1,7 +1,6 @@
 """Shared by the commands: the app, the consoles, common options, loading a run, reading input."""
 
 import json
-import sys
 import tomllib
 from collections.abc import Iterable
 from pathlib import Path
@@ -130,21 +129,6 @@ def parse_table(text: str) -> Any:
         raise UserError(
             f'--intervene takes a table, as in {{what="mask", keys=[3]}}: got {text}'
         ) from None
-
-
-def read_lines(name: str) -> list[str]:
-    """The lines of a file or, for "-", of standard input."""
-    data = b""
-    try:
-        data = sys.stdin.buffer.read() if name == "-" else Path(name).read_bytes()
-        # Not splitlines(), which also splits at form feeds and other characters inside a line.
-        lines = data.decode("utf-8").replace("\r\n", "\n").split("\n")
-        return lines if lines[-1] else lines[:-1]
-    except OSError as error:
-        raise UserError(f"{name} cannot be read: {error.strerror}") from None
-    except UnicodeDecodeError as error:
-        line = data[: error.start].count(b"\n") + 1
-        raise UserError(f"{name}, line {line}: not valid UTF-8") from None
 
 
 def print_json(document: Any) -> None:

@@ -17,7 +17,6 @@ from regard.cli.common import (
     check_new,
     load_translator,
     parse_interventions,
-    read_lines,
 )
 from regard.errors import UserError
 
@@ -76,6 +75,8 @@ def diagram(
     device: Device = "auto",
 ) -> None:
     """Draw the attention weights of a translation."""
+    from regard.text.lines import read_lines
+
     sources = [*(texts or []), *(read_lines(input_) if input_ else [])]
     if not sources and not split:
         raise UserError("nothing to draw: give a text in quotes, --input FILE, or --split test")

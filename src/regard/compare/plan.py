@@ -5,6 +5,7 @@ import itertools
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,8 @@ from regard import presets
 from regard.config import Config, Table
 from regard.errors import UserError
 from regard.shipped import find_run
-from regard.training.data import resolve_defaults
+from regard.text import corpus
+from regard.training.data import LoadCorpus, load_once, resolve_defaults
 
 # Settings that a prerequisite run shares, so that its weights and tokens fit.
 SHARED_SETTINGS = (
@@ -62,12 +64,13 @@ def plan(
         )
     axes = [parse_axis(text) for text in vary]
     seed_counts = dict(zip(names, itertools.cycle(seeds), strict=False))
+    load_corpus = load_once(partial(corpus.load, splits=("train",)))  # read once for all runs
     runs = []
     for name, values in itertools.product(names, itertools.product(*axes)):
         prefix = [Path(name).stem] if len(names) > 1 or not axes else []
         system = System(name, values, ", ".join([*prefix, *map(short_label, values)]))
         for seed in range(1, seed_counts[name] + 1):
-            run = plan_run(system, seed, [*settings, *values, f"seed={seed}"], folder)
+            run = plan_run(system, seed, [*settings, *values, f"seed={seed}"], folder, load_corpus)
             if run.config.is_language_model:
                 raise UserError(
                     f"{name} is a language model, and `regard compare` ranks translation models: "
@@ -85,10 +88,12 @@ def plan_run(
     seed: int,
     settings: Sequence[str],
     folder: Path,
+    load_corpus: LoadCorpus = corpus.load,
     ancestors: tuple[str, ...] = (),
 ) -> Run:
     """One run. If `init` names a preset, that run is its prerequisite: one for all seeds."""
-    config, prerequisite = resolve_defaults(presets.load(system.preset, settings)), None
+    config = resolve_defaults(presets.load(system.preset, settings), load_corpus)
+    prerequisite = None
     ancestors = (*ancestors, system.preset)
     if config.init is not None and not find_run(config.init).is_dir():
         if config.init in ancestors:
@@ -96,7 +101,8 @@ def plan_run(
             raise UserError(f"init is circular: {chain}")
         base = System(config.init, (), Path(config.init).stem)
         shared = [setting for setting in settings if setting.startswith(SHARED_SETTINGS)]
-        prerequisite = plan_run(base, presets.load(base.preset).seed, shared, folder, ancestors)
+        base_seed = presets.load(base.preset).seed
+        prerequisite = plan_run(base, base_seed, shared, folder, load_corpus, ancestors)
         # Relative to the run's folder, so that the folder of all runs can be moved.
         init = Path("..", "..", *prerequisite.folder.relative_to(folder).parts)
         config = config.model_copy(update={"init": str(init)})

@@ -14,7 +14,7 @@ and the peak learning rate 0.002. results/README.md has what each value is worth
 from math import ceil, lcm
 from typing import Any
 
-from regard.config import Config, HubData, PairsData, Recurrent
+from regard.config import Config, Recurrent
 
 FEWEST, MOST = 500, 200_000
 """The pairs between which the rule holds; outside, it stays at the nearer one."""
@@ -22,8 +22,7 @@ FEWEST, MOST = 500, 200_000
 
 def follows_data(config: Config) -> bool:
     """Whether unset values follow the number of pairs: your own data, a model trained from scratch."""
-    is_own = config.data.own_splits or isinstance(config.data, HubData | PairsData)
-    return bool(is_own) and not config.is_pretrained
+    return config.data.is_user_data and not config.is_pretrained
 
 
 def follow_data(config: Config, pairs: int) -> Config:

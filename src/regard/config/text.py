@@ -13,9 +13,14 @@ class Data(Table):
     subsets of larger ones. The tokenizer is trained on the same subset."""
 
     @property
-    def own_splits(self) -> tuple[str, ...]:
-        """The splits that come from the user's own files."""
+    def file_splits(self) -> tuple[str, ...]:
+        """The splits that are read from the user's files."""
         return ()
+
+    @property
+    def is_user_data(self) -> bool:
+        """Whether the user brings the data: neither generated nor one of Regard's public corpora."""
+        return bool(self.file_splits)
 
 
 class SyntheticData(Data):
@@ -77,12 +82,12 @@ class FileData(Data):
     """Longer lines are errors (see on_error)."""
 
     @property
-    def own_splits(self) -> tuple[str, ...]:
+    def file_splits(self) -> tuple[str, ...]:
         return ("train", "val") if self.test is None else ("train", "val", "test")
 
     @model_validator(mode="after")
     def _check_same_file(self) -> "FileData":
-        for split in self.own_splits:
+        for split in self.file_splits:
             files = getattr(self, split)
             if not isinstance(files, str) and files[0] == files[1]:
                 raise ValueError(
@@ -115,11 +120,19 @@ class HubData(Data):
     max_characters: int = Field(default=2000, ge=1)
     """Pairs with a longer side are skipped, as are those with an empty one."""
 
+    @property
+    def is_user_data(self) -> bool:
+        return True
+
 
 class PairsData(Data):
     """Pairs given in Python to `regard.train`, which a run folder does not contain."""
 
     kind: Literal["pairs"] = "pairs"
+
+    @property
+    def is_user_data(self) -> bool:
+        return True
 
 
 class ExcludedSplits(Table):
@@ -190,13 +203,13 @@ class PlainText(Data):
         return (self.language,) if isinstance(self.language, str) else self.language
 
     @property
-    def own_splits(self) -> tuple[str, ...]:
+    def file_splits(self) -> tuple[str, ...]:
         files = {"train": self.train, "val": self.val, "test": self.test}
         return tuple(split for split, names in files.items() if names is not None)
 
     @model_validator(mode="after")
     def _check_origin(self) -> "PlainText":
-        given = self.own_splits
+        given = self.file_splits
         if self.name is None and not {"train", "val"} <= set(given):
             raise ValueError("give data.name, or data.train and data.val")
         if self.name is not None and given:

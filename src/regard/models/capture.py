@@ -18,7 +18,7 @@ from torch.nn.functional import dropout, scaled_dot_product_attention
 from torch.overrides import TorchFunctionMode
 
 from regard.attention.normalise import softmax
-from regard.attention.places import Places, place
+from regard.attention.token_positions import TokenPositions, bind_positions
 
 Weights = Float[Tensor, "batch heads query key"]
 
@@ -44,13 +44,13 @@ class Offsets:
     query: int = 0
     key: int = 0
     prefix_length: int | None = None
-    """As in `Places`, the same for all rows."""
+    """As in `TokenPositions`, the same for all rows."""
 
-    def places(self, scores: Float[Tensor, "batch heads query key"]) -> Places:
+    def token_positions(self, scores: Float[Tensor, "batch heads query key"]) -> TokenPositions:
         queries, keys = (torch.arange(n, device=scores.device)[None] for n in scores.shape[-2:])
         prefix = None if self.prefix_length is None else queries.new_tensor([self.prefix_length])
         mask = (scores != float("-inf")).any(1, keepdim=True)
-        return Places(queries + self.query, keys + self.key, mask, prefix)
+        return TokenPositions(queries + self.query, keys + self.key, mask, prefix)
 
 
 class CaptureMode(TorchFunctionMode):
@@ -106,8 +106,8 @@ class CaptureMode(TorchFunctionMode):
         # Hugging Face masks with a large negative number, our normalisers expect minus infinity.
         masked = scores <= torch.finfo(scores.dtype).min / 2
         scores = scores.masked_fill(masked, float("-inf"))
-        places = self.offsets[self.layer].places(scores)
-        weights = place(self.layer.normalise, places)(scores)
+        token_positions = self.offsets[self.layer].token_positions(scores)
+        weights = bind_positions(self.layer.normalise, token_positions)(scores)
         self.weights.append(weights)
         return weights
 

@@ -8,7 +8,7 @@ from typing import Generic, Protocol, TypeVar, runtime_checkable
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
-from regard.attention.places import AnyNormaliser
+from regard.attention.token_positions import AnyNormaliser
 from regard.linear import LinearBackend
 from regard.models.padding import compaction_index, gather, scatter
 
@@ -153,7 +153,7 @@ class AttentionLayer(Protocol):
     also where several share a key/value head; a layer with a single head may leave that axis out. A key's
     index is that of its token in the memory, where the real tokens come first (except in the steps of a
     decoder-only model with a sliding window, whose cache evicts source tokens). A layer also says where its
-    queries and keys are: see `Places`.
+    queries and keys are: see `TokenPositions`.
     """
 
     normalise: AnyNormaliser

@@ -5,8 +5,8 @@
     with uniform_attention(layers): ...             # alpha_i = 1 / n over the n keys that are not masked
 
 Each changes only how a layer's scores become weights, and restores the layer on exit. A layer says which
-tokens its queries and keys are (`Places`), so it does not matter whether a target is read at once or step by
-step, by one hypothesis or by several, with a window or without.
+tokens its queries and keys are (`TokenPositions`), so it does not matter whether a target is read at once or
+step by step, by one hypothesis or by several, with a window or without.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -19,33 +19,45 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from regard.attention.normalise import Normaliser, softmax
-from regard.attention.places import AnyNormaliser, Places, place
-from regard.interventions import MECHANISMS, Ablate, Mask, Mechanism, Place, SetWeights
+from regard.attention.token_positions import (
+    AnyNormaliser,
+    PositionedNormaliser,
+    TokenPositions,
+    bind_positions,
+)
+from regard.interventions import (
+    MECHANISMS,
+    Ablate,
+    AttentionIntervention,
+    Mask,
+    Mechanism,
+    SetWeights,
+)
 from regard.models.interface import AttentionLayer, Model
 from regard.text.vocabulary import EOS
 
 Scores = Float[Tensor, "batch heads query key"]
 Weights = Float[Tensor, "batch heads query key"]
-Change = Callable[[Scores, Normaliser, Places], Weights]
+Change = Callable[[Scores, Normaliser, TokenPositions], Weights]
 
 NO_KEY = -1  # as a key index: mask none
 NEG_INF = float("-inf")
 
 
 @dataclass(frozen=True)
-class Patch:
-    """A normaliser, changed: a `PlacedNormaliser`."""
+class Patch(PositionedNormaliser):
+    """A normaliser, changed."""
 
     normalise: AnyNormaliser
     change: Change
 
-    def at(self, places: Places) -> Normaliser:
-        normalise = place(self.normalise, places)
+    def at(self, positions: TokenPositions) -> Normaliser:
+        normalise = bind_positions(self.normalise, positions)
 
         def patched(scores: Tensor) -> Tensor:
             if scores.dim() == 3:  # a single head may leave the axis of heads out
-                return self.change(scores[:, None], normalise, places)[:, 0]
-            return self.change(scores, normalise, places)
+                return self.change(scores[:, None], normalise, positions)[:, 0]
+            return self.change(scores, normalise, positions)
 
         return patched
 
@@ -68,12 +80,12 @@ def patch_normalisers(
 @contextmanager
 def intervene(model: Model, interventions: Iterable[object]) -> Iterator[None]:
     """Apply the interventions on attention weights; the others, such as `Force`, concern the search."""
-    places = [one for one in interventions if isinstance(one, Place)]
+    on_attention = [one for one in interventions if isinstance(one, AttentionIntervention)]
     with ExitStack() as stack:
         for name, layers in model.attention_layers().items():
             # In a decoder-only model, one layer is part of all mechanisms.
             mechanisms = MECHANISMS if model.is_decoder_only else (name,)
-            of_mechanism = [one for one in places if one.mechanism in mechanisms]
+            of_mechanism = [one for one in on_attention if one.mechanism in mechanisms]
             for number, layer in enumerate(layers):
                 chosen = [one for one in of_mechanism if one.layer in (None, number)]
                 if chosen:
@@ -100,13 +112,13 @@ def mask_keys(model: Model, keys: Int[Tensor, "batch target"]) -> Iterator[None]
     A `Mask` in all layers, which differs between the rows of a batch.
     """
 
-    def change(scores: Scores, normalise: Normaliser, places: Places) -> Weights:
-        located = locate(places, "cross", model.is_decoder_only)
-        if located is None:
+    def change(scores: Scores, normalise: Normaliser, positions: TokenPositions) -> Weights:
+        part = select_mechanism(positions, "cross", model.is_decoder_only)
+        if part is None:
             return normalise(scores)
         assert len(scores) == len(keys), "the keys belong to another batch"
-        current = keys.take_along_dim(located.queries.expand(len(keys), -1), dim=1)
-        masked = (current[..., None] == located.keys[:, None]) & located.is_key[:, None]
+        current = keys.take_along_dim(part.queries.expand(len(keys), -1), dim=1)
+        masked = (current[..., None] == part.keys[:, None]) & part.is_key[:, None]
         return normalise(scores.masked_fill(masked[:, None], NEG_INF))
 
     with patch_normalisers(source_attention(model), partial(Patch, change=change)):
@@ -124,8 +136,8 @@ def source_attention(model: Model) -> list[AttentionLayer]:
 
 
 @dataclass(frozen=True)
-class Located:
-    """The part of a tensor of scores that belongs to a mechanism."""
+class MechanismPositions:
+    """The queries and keys of a tensor of scores that belong to a mechanism."""
 
     queries: Int[Tensor, "#batch query"]
     """The step of each query or, in the encoder, the index of its token."""
@@ -134,7 +146,9 @@ class Located:
     is_key: Bool[Tensor, "#batch key"]
     """Which keys belong to the mechanism."""
 
-    def select_rows(self, one: Place, heads: int) -> Bool[Tensor, "#batch #heads #query 1"]:
+    def select_rows(
+        self, one: AttentionIntervention, heads: int
+    ) -> Bool[Tensor, "#batch #heads #query 1"]:
         """The rows of an intervention."""
         rows = torch.ones((1, 1, 1, 1), dtype=torch.bool, device=self.queries.device)
         if one.step is not None:
@@ -156,49 +170,51 @@ class Located:
         return row[:, None, None]
 
 
-def locate(places: Places, mechanism: Mechanism, is_decoder_only: bool) -> Located | None:
-    """The part of the scores at these places that belongs to a mechanism; None: no part.
+def select_mechanism(
+    positions: TokenPositions, mechanism: Mechanism, is_decoder_only: bool
+) -> MechanismPositions | None:
+    """The positions that belong to a mechanism; None: none of these queries does.
 
     A decoder-only model reads its source with the same layers as its target, and a target token attends to
     source and target at once.
     """
-    queries, keys, lengths = places.queries, places.keys, places.prefix_lengths
+    queries, keys, lengths = positions.queries, positions.keys, positions.prefix_lengths
     every = torch.ones_like(keys, dtype=torch.bool)
     if not is_decoder_only:
-        return Located(queries, keys, every)
+        return MechanismPositions(queries, keys, every)
     if (mechanism == "encoder") != (lengths is None):
         return None
     if lengths is None:
-        return Located(queries, keys, every)
+        return MechanismPositions(queries, keys, every)
     steps, is_source = queries - lengths[:, None], keys < lengths[:, None]
     if mechanism == "cross":
-        return Located(steps, keys, is_source)
-    return Located(steps, keys - lengths[:, None], ~is_source)
+        return MechanismPositions(steps, keys, is_source)
+    return MechanismPositions(steps, keys - lengths[:, None], ~is_source)
 
 
 def change_weights(
-    interventions: Sequence[Place],
+    interventions: Sequence[AttentionIntervention],
     is_decoder_only: bool,
     scores: Scores,
     normalise: Normaliser,
-    places: Places,
+    positions: TokenPositions,
 ) -> Weights:
     """Masks before normalisation; then the other interventions, in their order."""
     heads = scores.shape[1]
     mechanisms: set[Mechanism] = {one.mechanism for one in interventions}
-    located_in = {name: locate(places, name, is_decoder_only) for name in mechanisms}
-    located = [(one, located_in[one.mechanism]) for one in interventions]
-    for one, part in located:
+    parts = {name: select_mechanism(positions, name, is_decoder_only) for name in mechanisms}
+    chosen = [(one, parts[one.mechanism]) for one in interventions]
+    for one, part in chosen:
         if isinstance(one, Mask) and part is not None:
             rows, columns = part.select_rows(one, heads), part.select_keys(one.keys)
             scores = scores.masked_fill(rows & columns, NEG_INF)
     weights = normalise(scores)
-    for one, part in located:
+    for one, part in chosen:
         if isinstance(one, Ablate | SetWeights) and part is not None:
             selected = part.select_rows(one, heads) & part.is_key[:, None, None]
             new = part.spread_weights(one.weights if isinstance(one, SetWeights) else {})
-            if places.mask is not None:
-                new = new * places.mask
+            if positions.mask is not None:
+                new = new * positions.mask
             weights = torch.where(selected, new.to(weights.dtype), weights)
     return weights
 

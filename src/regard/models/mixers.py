@@ -38,7 +38,7 @@ class AttentionInputs:
     one_per_hypothesis: bool = False
     """True: one token for each hypothesis; False: consecutive tokens of one hypothesis."""
     prefix_lengths: Int[Tensor, " batch"] | None = None
-    """The length of the source before target tokens, in a decoder-only model (see `Places`)."""
+    """The length of the source before target tokens, in a decoder-only model (see `TokenPositions`)."""
     keep: int | None = None
     """How many tokens stay cached, the last ones: no later token attends to the others. None: all."""
     slots: Int[Tensor, " length"] | None = None

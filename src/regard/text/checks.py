@@ -10,7 +10,7 @@ from itertools import islice, pairwise, zip_longest
 from math import sqrt
 from pathlib import Path
 
-from regard.config import Data, FileData, HubData, PairsData
+from regard.config import Data, FileData, PlainText
 from regard.errors import UserError
 from regard.text.corpus import Corpus
 from regard.text.pairs import Pairs, is_tsv, read_columns
@@ -42,7 +42,7 @@ COLUMN_NAMES = """
 
 def check_corpus(data: Data, corpus: Corpus) -> list[str]:
     """Warnings about the user's parallel text; an error where no training can be meant."""
-    if not isinstance(data, FileData | HubData | PairsData):
+    if not data.is_user_data or isinstance(data, PlainText):
         return []
     messages = list(check_tables(data)) if isinstance(data, FileData) else []
     splits = [split for split, pairs in corpus.splits.items() if pairs]
@@ -58,7 +58,7 @@ def check_corpus(data: Data, corpus: Corpus) -> list[str]:
 
 
 def check_tables(data: FileData) -> Iterator[str]:
-    for split in data.own_splits:
+    for split in data.file_splits:
         if isinstance(path := getattr(data, split), str) and is_tsv(Path(path)):
             yield from check_table(split, Path(path), data.max_characters)
 

@@ -71,10 +71,10 @@ def checksum(pairs: list[tuple[str, str]]) -> str:
 
 def load_split(data: config.Data, split: str) -> Pairs:
     """The pairs of one split. Of the user's own files, only those of this split are read."""
-    own_splits = data.own_splits
-    if own_splits and split not in own_splits:
-        raise missing_split(split, own_splits)
-    return load(data, (split,) if own_splits else SPLITS)[split]
+    file_splits = data.file_splits
+    if file_splits and split not in file_splits:
+        raise missing_split(split, file_splits)
+    return load(data, (split,) if file_splits else SPLITS)[split]
 
 
 def missing_split(split: str, available: Iterable[str]) -> UserError:
@@ -155,7 +155,7 @@ def load_files(
 ) -> Corpus:
     """The user's files, split by split, with a message for each split that had lines skipped."""
     pairs_of, messages = {}, []
-    for split in data.own_splits:
+    for split in data.file_splits:
         if split not in splits:
             continue
         try:

@@ -1,6 +1,5 @@
 """Public datasets: which there are, where they are on this machine, how to download and load them."""
 
-import gzip
 import json
 import os
 import zipfile
@@ -14,6 +13,7 @@ from pathlib import Path
 from regard import files
 from regard.errors import UserError, join_names, suggest
 from regard.text.download import fetch
+from regard.text.lines import read_lines
 from regard.text.pairs import SPLITS, Pairs, split_pairs
 
 
@@ -322,12 +322,9 @@ def _download_again(name: str, *paths: Path) -> str:
 
 def _read_lines(name: str, path: Path) -> list[str]:
     try:
-        with gzip.open(path) as file:
-            text = file.read().decode()
-    except (OSError, EOFError, zlib.error, UnicodeDecodeError) as error:
-        raise UserError(f"{path} cannot be read: {error}. {_download_again(name, path)}") from None
-    # Not splitlines(), which also splits at characters that occur inside a sentence.
-    return [line.strip() for line in text.removesuffix("\n").split("\n")]
+        return [line.strip() for line in read_lines(path)]
+    except UserError as error:
+        raise UserError(f"{error}. {_download_again(name, path)}") from None
 
 
 def _read_table(name: str, path: Path, member: str) -> Pairs:

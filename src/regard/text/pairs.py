@@ -10,12 +10,12 @@ import zlib
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from hashlib import blake2b
-from io import BufferedIOBase
 from itertools import zip_longest
 from pathlib import Path
 from typing import NamedTuple
 
 from regard.errors import UserError, join_names, suggest
+from regard.text.lines import BOM, open_binary
 
 Pairs = list[tuple[str, str]]
 
@@ -23,7 +23,6 @@ SPLITS = ("train", "val", "test")
 ON_ERROR = ("raise", "skip")
 SUFFIXES = (".tsv", ".jsonl")
 SEPARATORS = {";": "semicolons", ",": "commas", "|": "bars"}
-BOM = b"\xef\xbb\xbf"
 
 
 @dataclass
@@ -272,7 +271,7 @@ def _read_lines(path: Path, max_characters: int) -> Iterator[bytes | Invalid]:
     """The lines of a file, reading at most as many bytes of each as `max_characters` may need."""
     limit = 4 * max_characters + len(BOM) + 1024  # some whitespace around it, and the line ending
     try:
-        with _open(path) as file:
+        with open_binary(path) as file:
             prefix = BOM
             while line := file.readline(limit):
                 size, chunk = len(line), line
@@ -289,10 +288,6 @@ def _read_lines(path: Path, max_characters: int) -> Iterator[bytes | Invalid]:
         ) from None
     except OSError as error:
         raise UserError(f"{path} cannot be read: {error.strerror or error}.") from None
-
-
-def _open(path: Path) -> BufferedIOBase:
-    return gzip.open(path, "rb") if path.name.lower().endswith(".gz") else path.open("rb")
 
 
 # Of 10,000 groups of sentences, this many go to val and this many to test.

@@ -4,9 +4,7 @@ Unlike training pairs (`pairs`), no line may be skipped: line N of the reference
 outputs, belongs to line N of the sources.
 """
 
-import gzip
 import json
-import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,7 +12,8 @@ from typing import Any
 
 from regard.errors import UserError, join_names, suggest
 from regard.text.checks import check_references
-from regard.text.pairs import BOM, SUFFIXES
+from regard.text.lines import read_lines
+from regard.text.pairs import SUFFIXES
 
 FIELDS = ("source", "target")
 
@@ -129,7 +128,7 @@ def count_lines(lines: Sequence[str]) -> str:
 def read_table(path: Path, suffix: str, fields: Sequence[str]) -> list[list[str]]:
     """The source and the references of every line."""
     rows = []
-    for number, line in enumerate(read_lines(path), start=1):
+    for number, line in enumerate(read_nonempty(path), start=1):
         where = f"{path}, line {number}"
         if suffix == ".tsv":
             row = [column.strip() for column in line.split("\t")]
@@ -165,26 +164,12 @@ def parse_record(line: str, fields: Sequence[str], where: str) -> list[str]:
 
 def read_texts(path: Path) -> list[str]:
     """The lines of a file without surrounding whitespace."""
-    return [line.strip() for line in read_lines(path)]
+    return [line.strip() for line in read_nonempty(path)]
 
 
-def read_lines(path: Path) -> list[str]:
-    """The lines of a UTF-8 file, plain or .gz."""
-    try:
-        data = path.read_bytes()
-        data = gzip.decompress(data) if path.name.lower().endswith(".gz") else data
-    except (EOFError, zlib.error, OSError) as error:
-        reason = getattr(error, "strerror", None) or error
-        raise UserError(f"{path} cannot be read: {reason}") from None
-    lines = data.removeprefix(BOM).split(b"\n")
-    lines = lines if lines[-1] else lines[:-1]
+def read_nonempty(path: Path) -> list[str]:
+    """The lines of a file, which must have some."""
+    lines = read_lines(path)
     if not lines:
         raise UserError(f"{path} is empty")
-    return [decode(line, f"{path}, line {number}") for number, line in enumerate(lines, start=1)]
-
-
-def decode(line: bytes, where: str) -> str:
-    try:
-        return line.decode("utf-8").removesuffix("\r")
-    except UnicodeDecodeError:
-        raise UserError(f"{where}: not valid UTF-8") from None
+    return lines

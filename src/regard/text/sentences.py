@@ -9,6 +9,7 @@ import math
 import re
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import lru_cache
 from itertools import accumulate
 from random import Random
 
@@ -154,7 +155,8 @@ class Expression:
 
     def __init__(self, alternatives: Sequence["str | tuple[Expression, Expression]"], limit: int):
         self.alternatives = alternatives
-        self.counts = [sum(count for count, _ in self.options(n)) for n in range(limit + 1)]
+        self.counts = count_texts(alternatives, limit)
+        self.lengths = [(length, count) for length, count in enumerate(self.counts) if count]
         self.tables: dict[int, tuple[list[Option], list[float]]] = {}
 
     def options(self, length: int) -> Iterator[tuple[int, "Option"]]:
@@ -185,6 +187,25 @@ class Expression:
 Option = str | tuple[Expression, int, Expression]
 
 
+def count_texts(
+    alternatives: Iterable[str | tuple[Expression, Expression]], limit: int
+) -> list[int]:
+    """The number of texts of each length up to `limit`; two expressions convolve theirs."""
+    counts = [0] * (limit + 1)
+    for alternative in alternatives:
+        if isinstance(alternative, str):
+            if len(alternative) <= limit:
+                counts[len(alternative)] += 1
+            continue
+        first, second = alternative
+        for part, count in first.lengths:
+            for rest, other in second.lengths:
+                if part + rest > limit:
+                    break
+                counts[part + rest] += count * other
+    return counts
+
+
 def cumulative_weights(counts: Iterable[int]) -> list[float]:
     """Inner bounds that divide [0, 1) in proportion to the fourth roots of the counts.
 
@@ -195,8 +216,9 @@ def cumulative_weights(counts: Iterable[int]) -> list[float]:
     return [partial / sums[-1] for partial in sums[:-1]]
 
 
+@lru_cache(maxsize=8)
 def build_grammar(limit: int) -> Expression:
-    """The expression for one sentence, for lengths up to `limit`."""
+    """The expression for one sentence, for lengths up to `limit`. Built once for all splits of a corpus."""
     lists = {name: [inflect(word) for word in text.split()] for name, text in WORDS.items()}
     for name, text in NOUNS.items():
         nouns = [noun.split(":") for noun in text.split()]

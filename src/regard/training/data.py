@@ -1,10 +1,11 @@
 """The data of a run: the corpus, its tokenizers, and its splits as token ids."""
 
 import json
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
-from regard.config import Config
+from regard.config import Config, Data
 from regard.config.defaults import chosen_values, follow_data, follows_data
 from regard.display import Display
 from regard.errors import UserError
@@ -14,26 +15,39 @@ from regard.text.checks import check_corpus
 from regard.text.corpus import Corpus
 from regard.text.tokenizer import TokenizerPair
 
+LoadCorpus = Callable[[Data], Corpus]
 
-def load_data(config: Config, display: Display, data: Corpus | None = None) -> Corpus:
-    """The data of the config, unless it is given, with what there is to report about it printed and in its
-    messages.
-    """
-    data = corpus.load(config.data) if data is None else data
+
+def load_once(load: LoadCorpus = corpus.load) -> LoadCorpus:
+    """`load`, which keeps what it has read."""
+    loaded: list[tuple[Data, Corpus]] = []
+
+    def load_or_reuse(data: Data) -> Corpus:
+        for known, its_corpus in loaded:
+            if known == data:
+                return its_corpus
+        loaded.append((data, load(data)))
+        return loaded[-1][1]
+
+    return load_or_reuse
+
+
+def load_data(config: Config, display: Display, load: LoadCorpus = corpus.load) -> Corpus:
+    """The data of the config, with what there is to report about it printed and in its messages."""
+    data = load(config.data)
     data = data.add_messages(f"warning: {text}" for text in check_corpus(config.data, data))
     display.print_all(data.messages)
     return data
 
 
-def resolve_defaults(config: Config, data: Corpus | None = None) -> Config:
+def resolve_defaults(config: Config, load: LoadCorpus = corpus.load) -> Config:
     """The config as it is trained and saved: values that nobody set follow the number of training pairs.
 
-    `data`: instead of that of the config.
+    `load`: called only if they do.
     """
     if not follows_data(config):
         return config
-    data = corpus.load(config.data, ("train",)) if data is None else data
-    return follow_data(config, len(data["train"]))
+    return follow_data(config, len(load(config.data)["train"]))
 
 
 def describe_choices(given: Config, resolved: Config) -> list[str]:

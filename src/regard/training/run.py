@@ -13,7 +13,6 @@ from regard.config import Config, Training
 from regard.display import Display
 from regard.evaluation import greedy_bleu
 from regard.models import Model, PretrainedCheckpoint, build, load_pretrained
-from regard.text import corpus
 from regard.text.batch import BatchSampler, DeviceDataset
 from regard.text.corpus import Corpus
 from regard.text.tokenizer import TokenizerPair
@@ -21,9 +20,11 @@ from regard.training import checkpoint
 from regard.training.advice import advise
 from regard.training.card import build_card, describe_environment, write_card
 from regard.training.data import (
+    LoadCorpus,
     describe_choices,
     encode_split,
     load_data,
+    load_once,
     load_tokenizers,
     resolve_defaults,
 )
@@ -63,13 +64,15 @@ def train(
     # The config of a folder is resolved, and its data may be gone: a finished run does not need it.
     config_is_given = config is not None
     given = config or read_config(folder)
-    config = resolve_defaults(given, data) if config_is_given else given
+    # Files are read once, when their size decides about settings or else when training starts.
+    load_corpus = load_once() if data is None else lambda _: data
+    config = resolve_defaults(given, load_corpus) if config_is_given else given
     with files.lock(folder):
         check_folder(config, folder, resume)
         resume, display = (folder / checkpoint.FILE).is_file(), Display(console)
         if is_finished(folder) and not resume:
             if config_is_given:
-                check_same_data(folder, corpus.load(config.data) if data is None else data)
+                check_same_data(folder, load_corpus(config.data))
             display.print(f"{folder} is finished: there is nothing to continue")
             return files.read_json(folder / "card.json")
         choices = describe_choices(given, config)
@@ -79,7 +82,7 @@ def train(
             use_saved_threads(folder, display) if resume and device == "cpu" else nullcontext(),
         ):
             return train_in_folder(
-                config, choices, folder, device, resume, display, jobs, data, callbacks
+                config, choices, folder, device, resume, display, jobs, load_corpus, callbacks
             )
 
 
@@ -91,7 +94,7 @@ def train_in_folder(
     resume: bool,
     display: Display,
     jobs: int,
-    data: Corpus | None,
+    load_corpus: LoadCorpus,
     callbacks: tuple[Callback, ...],
 ) -> dict[str, Any]:
     """The steps of a run: data, model, warm start, loop, card.
@@ -103,7 +106,7 @@ def train_in_folder(
     source_checkpoint = (
         SourceCheckpoint.load(config, folder) if config.init and not resume else None
     )
-    data = load_data(config, display, data)
+    data = load_data(config, display, load_corpus)
     display.print_all(choices)
     tokenizers, model = build_model(config, folder, data, source_checkpoint, resume, display)
     model = move_to_device(model, device)

@@ -4,8 +4,8 @@ A plain normaliser sees only scores. One that changes the weights of a certain t
 also know where they are: with a KV cache, a beam or a window, the index of a key is not its position.
 """
 
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import Protocol, cast, runtime_checkable
 
 from jaxtyping import Bool, Int
 from torch import Tensor
@@ -14,7 +14,7 @@ from regard.attention.normalise import Normaliser
 
 
 @dataclass(frozen=True)
-class Places:
+class TokenPositions:
     """The positions of the queries and keys of a tensor of scores."""
 
     queries: Int[Tensor, "#batch query"]
@@ -26,20 +26,17 @@ class Places:
     queries are target tokens; None while the source is read."""
 
 
-@runtime_checkable
-class PlacedNormaliser(Protocol):
-    """A normaliser for the scores of any places."""
+class PositionedNormaliser(ABC):
+    """A normaliser that depends on the positions of the tokens."""
 
-    def at(self, places: Places) -> Normaliser:
-        """The normaliser of the scores at these places."""
-        ...
-
-
-AnyNormaliser = Normaliser | PlacedNormaliser
+    @abstractmethod
+    def at(self, positions: TokenPositions) -> Normaliser:
+        """The normaliser of scores of tokens at these positions."""
 
 
-def place(normalise: AnyNormaliser, places: Places) -> Normaliser:
-    """The normaliser of the scores at these places."""
-    # At every step of every layer, and `isinstance` of a protocol takes as long as a small kernel.
-    at = getattr(normalise, "at", None)
-    return cast(Normaliser, normalise) if at is None else at(places)
+AnyNormaliser = Normaliser | PositionedNormaliser
+
+
+def bind_positions(normalise: AnyNormaliser, positions: TokenPositions) -> Normaliser:
+    """The normaliser of scores of tokens at these positions."""
+    return normalise.at(positions) if isinstance(normalise, PositionedNormaliser) else normalise

@@ -1,0 +1,42 @@
+"""The lines of a UTF-8 text file, plain or .gz.
+
+A line ends at LF or CR LF only; `str.splitlines` also splits at form feeds and other characters within one.
+"""
+
+import gzip
+import sys
+import zlib
+from io import BufferedIOBase
+from pathlib import Path
+
+from regard.errors import UserError
+
+BOM = b"\xef\xbb\xbf"
+
+
+def open_binary(path: Path) -> BufferedIOBase:
+    """A file to read, decompressed if its name ends in .gz."""
+    return gzip.open(path, "rb") if path.name.lower().endswith(".gz") else path.open("rb")
+
+
+def read_lines(name: str | Path) -> list[str]:
+    """The lines of a file or, for "-", of standard input."""
+    try:
+        if name == "-":
+            data = sys.stdin.buffer.read()
+        else:
+            with open_binary(Path(name)) as file:
+                data = file.read()
+    except (EOFError, zlib.error, OSError) as error:
+        reason = getattr(error, "strerror", None) or error
+        raise UserError(f"{name} cannot be read: {reason}") from None
+    lines = data.removeprefix(BOM).split(b"\n")
+    lines = lines if lines[-1] else lines[:-1]
+    return [decode(line, f"{name}, line {number}") for number, line in enumerate(lines, start=1)]
+
+
+def decode(line: bytes, where: str) -> str:
+    try:
+        return line.decode("utf-8").removesuffix("\r")
+    except UnicodeDecodeError:
+        raise UserError(f"{where}: not valid UTF-8") from None
