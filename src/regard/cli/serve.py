@@ -50,6 +50,9 @@ def serve(
     window: Annotated[
         float, typer.Option(min=0, help="Milliseconds that a request waits for others.")
     ] = 3.0,
+    max_batch: Annotated[
+        int, typer.Option(min=1, help="Texts of a batch; 1: one request at a time.")
+    ] = 64,
     max_characters: Annotated[int, typer.Option(min=1, help="Limit of a text.")] = 5000,
     max_texts: Annotated[int, typer.Option(min=1, help="Limit of a request.")] = 64,
     max_beam: Annotated[int, typer.Option(min=1, max=32, help="Limit of beam and nbest.")] = 32,
@@ -80,6 +83,7 @@ def serve(
         int8=int8,
         workers=workers,
         window=window / 1000,
+        max_batch=max_batch,
         host=host,
         port=port,
         token=token,

@@ -105,18 +105,17 @@ def together(
     """The outputs of each input, or its error: those that pass the check share one call of `compute`."""
     results: list[Any] = [find_error(lambda one=one: check(one)) for one in inputs]
     valid = [row for row, error in enumerate(results) if error is None]
-    for rows in [valid] if valid else []:
-        try:
-            outputs = iter(compute([part for row in rows for part in parts(inputs[row])]))
-        except UserError as error:
-            if len(rows) == 1:
-                results[rows[0]] = error
-            else:  # whose is it?
-                for row in rows:
-                    [results[row]] = together([inputs[row]], check, parts, compute)
-        else:
-            for row in rows:
-                results[row] = [next(outputs) for _ in parts(inputs[row])]
+    if not valid:
+        return results
+    try:
+        outputs = iter(compute([part for row in valid for part in parts(inputs[row])]))
+    except UserError as error:
+        for row in valid:  # whose is it?
+            alone = [inputs[row]]
+            [results[row]] = [error] if len(valid) == 1 else together(alone, check, parts, compute)
+    else:
+        for row in valid:
+            results[row] = [next(outputs) for _ in parts(inputs[row])]
     return results
 
 

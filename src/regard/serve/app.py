@@ -140,12 +140,15 @@ def get_server(request: Request) -> Server:
     return request.app.state.server
 
 
-def to_json(answer: BaseModel | Sequence[BaseModel]) -> Response:
-    """JSON without fields that are not there. Not validated again: attention weights are many numbers."""
-    if isinstance(answer, BaseModel):
-        body = answer.model_dump_json(exclude_unset=True)
+def to_json(answer: Any, convert: Callable[[Any], BaseModel] = lambda one: one) -> Response:
+    """JSON without fields that are not there; of a list, each converted.
+
+    Not validated again: attention weights are many numbers.
+    """
+    if isinstance(answer, list):
+        body = f"[{','.join(convert(one).model_dump_json(exclude_unset=True) for one in answer)}]"
     else:
-        body = f"[{','.join(one.model_dump_json(exclude_unset=True) for one in answer)}]"
+        body = convert(answer).model_dump_json(exclude_unset=True)
     return Response(body, media_type="application/json")
 
 
@@ -166,7 +169,7 @@ async def translate(request: Request, given: schema.TranslateTexts) -> Any:
     """As `regard translate --json`. Requests of other clients share the batch, and change nothing."""
     server = get_server(request)
     outputs = await translate_texts(request, server, given, given.texts)
-    return await asyncio.to_thread(to_json, [page.Translation.of(one) for one in outputs])
+    return await asyncio.to_thread(to_json, outputs, page.Translation.of)
 
 
 async def translate_texts(
@@ -196,15 +199,14 @@ async def intervene(request: Request, given: schema.InterveneText) -> Any:
     server = get_server(request)
     [before] = await translate_texts(request, server, given, [given.text], ())
     [after] = await translate_texts(request, server, given, [given.text])
-    answer = schema.Intervened(before=page.Translation.of(before), after=page.Translation.of(after))
-    return await asyncio.to_thread(to_json, answer)
+    return await asyncio.to_thread(to_json, (before, after), schema.Intervened.of)
 
 
 @api.post("/score", summary="Score given translations", response_model=list[schema.Scored])
 async def score(request: Request, given: schema.Pairs) -> Any:
     """The log-probability of each token of each target, as `regard score`."""
     pairs = await ask_pairs(request, answers.score, given, given.attention)
-    return await asyncio.to_thread(to_json, [schema.Scored.of(pair) for pair in pairs])
+    return await asyncio.to_thread(to_json, pairs, schema.Scored.of)
 
 
 @api.post(
@@ -213,7 +215,7 @@ async def score(request: Request, given: schema.Pairs) -> Any:
 async def explain(request: Request, given: schema.Pairs) -> Any:
     """Score and attention weights of a given target, as if the model had produced it."""
     outputs = await ask_pairs(request, answers.explain, given, True)
-    return await asyncio.to_thread(to_json, [page.Translation.of(one) for one in outputs])
+    return await asyncio.to_thread(to_json, outputs, page.Translation.of)
 
 
 async def ask_pairs(
@@ -266,11 +268,14 @@ async def stream(request: Request, given: schema.StreamText) -> Any:
     future = run.pool.submit(answers.stream, job, 1, "stream")
     future.add_done_callback(lambda _: tokens.put_nowait(None))
     first = asyncio.ensure_future(tokens.get())
-    token = await server.wait(request, first)  # an error before the first token has its own status
+    try:
+        token = await server.wait(request, first)
+    except BaseException:
+        future.cancel()
+        raise
     if token is None:
-        future.result()
-    decode = run.pool.translator.tokenizers.target
-    events = stream_events(server, future, token, tokens, decode)
+        future.result()  # an error before the first token has its own status
+    events = stream_events(server, future, token, tokens, run.pool.translator.tokenizers.target)
     return StreamingResponse(events, media_type="text/event-stream")
 
 

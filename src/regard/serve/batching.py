@@ -11,7 +11,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -19,8 +19,6 @@ import torch
 
 from regard.api import Translator
 from regard.serve.settings import RequestError
-
-MAX_BATCH = 64  # texts
 
 Work = Callable[[Translator, Sequence[Any]], Sequence[Any]]
 """(translator, inputs of jobs) -> a result, or an exception, for each"""
@@ -52,7 +50,8 @@ class Job:
 
     def finish(self, result: Any) -> None:
         """Give the result to the client, from any thread."""
-        self.loop.call_soon_threadsafe(self._finish, result)
+        with suppress(RuntimeError):  # the event loop is closed: nobody waits
+            self.loop.call_soon_threadsafe(self._finish, result)
 
     def _finish(self, result: Any) -> None:
         if self.future.done():
@@ -66,8 +65,8 @@ class Job:
 class JobQueue:
     """Jobs in the order of their arrival, at most `limit` texts."""
 
-    def __init__(self, limit: int, window: float) -> None:
-        self.limit, self.window = limit, window
+    def __init__(self, limit: int, window: float, max_batch: int) -> None:
+        self.limit, self.window, self.max_batch = limit, window, max_batch
         self.jobs: deque[Job] = deque()
         self.changed = threading.Condition()
         self.is_closed = False
@@ -106,7 +105,7 @@ class JobQueue:
     def wait_for_more(self) -> None:
         """Until the oldest job has waited for a window, or a batch is full."""
         until = self.jobs[0].started + self.window
-        while self.jobs and not self.is_closed and self.waiting < MAX_BATCH:
+        while self.jobs and not self.is_closed and self.waiting < self.max_batch:
             remaining = until - time.monotonic()
             if remaining <= 0:
                 break
@@ -116,7 +115,7 @@ class JobQueue:
         jobs = [job for job in self.jobs if job.is_wanted]
         batch, size = jobs[:1], jobs[0].texts if jobs else 0
         for job in jobs[1:]:
-            if job.can_join(batch[0]) and size + job.texts <= MAX_BATCH:
+            if job.can_join(batch[0]) and size + job.texts <= self.max_batch:
                 batch.append(job)
                 size += job.texts
         chosen = set(map(id, batch))
@@ -191,9 +190,10 @@ class Pool:
         translators: Sequence[Translator],
         limit: int,
         window: float,
+        max_batch: int,
         observe: Callable[[list[Job], float], None] = lambda batch, seconds: None,
     ) -> None:
-        self.queue = JobQueue(limit, window)
+        self.queue = JobQueue(limit, window, max_batch)
         threads = max(1, torch.get_num_threads() // len(translators))
         self.workers = [Worker(self.queue, one, threads, observe) for one in translators]
         for worker in self.workers:

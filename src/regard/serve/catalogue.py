@@ -67,8 +67,8 @@ class ServedRun:
         self.info = describe(translators[0], self.name)
         self.step = weights.read_record(self.folder / WEIGHTS).get("step")
         if self.pool is None:
-            limits = settings.limits
-            self.pool = Pool(translators, limits.queue, settings.window, self.observe)
+            options = settings.limits.queue, settings.window, settings.max_batch
+            self.pool = Pool(translators, *options, self.observe)
         else:
             self.pool.replace(translators)
 
@@ -86,6 +86,7 @@ class ServedRun:
     async def follow(self) -> None:
         """Until training is over: load better weights, and sample translations."""
         is_finished = False
+        await self.add_sample()
         while not is_finished:
             is_finished = self.is_finished
             if self.weights_version not in (None, self.version):

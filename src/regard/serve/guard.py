@@ -26,6 +26,7 @@ OPEN_PATHS = (
     "/",
     "/healthz",
 )  # need no token: the page has no model inside, and asks for the token
+METHODS = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS")
 HEADERS = {
     "x-content-type-options": "nosniff",
     "x-frame-options": "DENY",
@@ -81,13 +82,14 @@ class Guard:
     def record(self, scope: Scope, status: int, seconds: float) -> None:
         """A client that has gone got no answer: 499, as in the logs of nginx."""
         route = getattr(scope.get("route"), "path", "other")
-        status = status or 499
-        self.telemetry.requests.add(path=route, method=scope["method"], status=str(status))
+        status, method = status or 499, scope["method"]
+        method = method if method in METHODS else "OTHER"
+        self.telemetry.requests.add(path=route, method=method, status=str(status))
         self.telemetry.seconds.observe(seconds, path=route)
         # The path as it was matched: what else a client wrote there is its text.
         log(
             "request",
-            method=scope["method"],
+            method=method,
             path=route,
             status=status,
             milliseconds=round(1000 * seconds, 1),
@@ -107,7 +109,7 @@ class Guard:
                 "this server does not go by that name: add it with --allow-host, or use its address",
             )
         origin = headers.get("origin")
-        if origin is not None and urlsplit(origin).netloc.lower() != host.lower():
+        if origin is not None and origin.partition("://")[2].lower() != host.lower():
             raise RequestError(
                 403, "foreign-origin", "web pages of other origins may not ask this server"
             )

@@ -35,8 +35,7 @@ class LabProcess:
         self.waiting += 1
         try:
             async with self.lock:
-                # Shielded: if the client goes, the answer is read, and not taken for that of the next one.
-                return await asyncio.shield(asyncio.to_thread(self.ask, name, seed, parameters))
+                return await asyncio.to_thread(self.ask, name, seed, parameters)
         finally:
             self.waiting -= 1
 
@@ -44,15 +43,13 @@ class LabProcess:
         connection = self.start()
         connection.send((name, seed, parameters))
         try:
-            is_answered = connection.poll(self.seconds)
-            answer = connection.recv() if is_answered else None
+            answer = connection.recv() if connection.poll(self.seconds) else None
         except EOFError:
-            answer = None
+            answer = f"lab {name} ran out of memory: choose smaller parameters"
         if answer is None:
             self.stop()
             message = (
-                f"the lab {name} took more than {self.seconds:g} seconds: choose smaller parameters, such as "
-                "those of its quick run"
+                f"lab {name} took more than {self.seconds:g} seconds: choose smaller parameters"
             )
             raise RequestError(408, "too-slow", message)
         if isinstance(answer, str):

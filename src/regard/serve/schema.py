@@ -12,6 +12,7 @@ from regard.interventions import Intervention
 from regard.page.schema import Decoding, TensorData, Translation
 
 if TYPE_CHECKING:
+    from regard import translation
     from regard.search import ScoredPair
 
 GERMAN = "Ein Mann schläft auf einer grünen Bank."
@@ -122,8 +123,15 @@ class Scored(Table):
 
 
 class Intervened(Table):
+    """A translation by the model as it is, and with interventions."""
+
     before: Translation
     after: Translation
+
+    @classmethod
+    def of(cls, outputs: "tuple[translation.Translation, translation.Translation]") -> "Intervened":
+        before, after = map(Translation.of, outputs)
+        return cls(before=before, after=after)
 
 
 class StreamedToken(Table):

@@ -38,7 +38,7 @@ class Limits:
     """Texts that wait."""
 
     def check_texts(self, texts: Sequence[str]) -> None:
-        """Raise an error for too many texts, or for one that is too long."""
+        """Raise an error for too many texts, or for one that is too long or no text."""
         if len(texts) > self.texts:
             raise too_large(
                 "too-many-texts", f"the request has {len(texts)} texts", self.texts, "split it"
@@ -47,6 +47,9 @@ class Limits:
             if len(text) > self.characters:
                 given = f"text {number} has {len(text):,} characters"
                 raise too_large("text-too-long", given, self.characters, "shorten or split it")
+            if any("\ud800" <= character <= "\udfff" for character in text):
+                message = f"text {number} has half a character (a lone surrogate): send valid Unicode"
+                raise RequestError(422, "invalid", message)
 
     def check_decoding(self, beam: int, nbest: int) -> None:
         """Raise an error for a search that is too wide."""
@@ -72,6 +75,8 @@ class Settings:
     """Copies of each model, each with a thread of its own."""
     window: float = 0.003
     """Seconds that a request waits for others to share its batch."""
+    max_batch: int = 64
+    """Texts of a batch; a request with more is a batch of its own."""
     host: str = "127.0.0.1"
     port: int = 8000
     token: str | None = field(default=None, repr=False)
