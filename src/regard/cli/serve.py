@@ -67,9 +67,7 @@ def serve(
 
     The API is described at /api/openapi.json. Stops at Ctrl-C or SIGTERM, once it has answered what it began.
     """
-    missing = [name for name in PACKAGES if find_spec(name) is None]
-    if missing:
-        raise UserError(f'regard serve needs {" and ".join(missing)}: pip install "regard[serve]"')
+    require_packages()
 
     from regard.serve.settings import Limits, Settings, check_token
 
@@ -98,3 +96,10 @@ def serve(
         err.print(f"Regard is at {address} (Ctrl-C stops it)", highlight=False)
 
     serve(settings, announce)
+
+
+def require_packages() -> None:
+    """Raise an error that names the missing packages and the command that installs them."""
+    missing = [name for name in PACKAGES if find_spec(name) is None]
+    if missing:
+        raise UserError(f'regard serve needs {" and ".join(missing)}: pip install "regard[serve]"')

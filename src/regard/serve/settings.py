@@ -48,7 +48,9 @@ class Limits:
                 given = f"text {number} has {len(text):,} characters"
                 raise too_large("text-too-long", given, self.characters, "shorten or split it")
             if any("\ud800" <= character <= "\udfff" for character in text):
-                message = f"text {number} has half a character (a lone surrogate): send valid Unicode"
+                message = (
+                    f"text {number} has half a character (a lone surrogate): send valid Unicode"
+                )
                 raise RequestError(422, "invalid", message)
 
     def check_decoding(self, beam: int, nbest: int) -> None:
