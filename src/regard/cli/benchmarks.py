@@ -125,8 +125,9 @@ def serving(
         print_json(result)
     else:
         out.print(tabulate_serving(result))
-    rows = result["contenders"]
-    if any(row["wrong"] for row in rows) or any(set(row["statuses"]) - {200, 503} for row in rows):
+    statuses = {status for row in result["contenders"] for status in row["statuses"]}
+    has_failed = any(status >= 500 and status != 503 for status in statuses)
+    if has_failed or any(row["wrong"] for row in result["contenders"]):
         raise typer.Exit(1)
 
 
