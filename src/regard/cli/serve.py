@@ -13,6 +13,10 @@ from regard.devices import resolve_device
 from regard.errors import UserError
 
 PACKAGES = ("fastapi", "uvicorn")
+# PyTorch keeps a kernel for every shape that it has met, 1,024 in each of two caches, and batches of many
+# clients have many shapes: memory grows for minutes. With 64, decoding is as fast, and memory is flat. Both are
+# read when PyTorch first needs them.
+KERNEL_CACHES = {"ONEDNN_PRIMITIVE_CACHE_CAPACITY": "64", "LRU_CACHE_CAPACITY": "64"}
 
 
 @app.command()
@@ -68,6 +72,8 @@ def serve(
     The API is described at /api/openapi.json. Stops at Ctrl-C or SIGTERM, once it has answered what it began.
     """
     require_packages()
+    for name, capacity in KERNEL_CACHES.items():
+        os.environ.setdefault(name, capacity)
 
     from regard.serve.settings import Limits, Settings, check_token
 

@@ -50,8 +50,8 @@ class Seen:
 
     def summarize(self) -> dict[str, Any]:
         quantiles = statistics.quantiles(self.latencies, n=100)
-        has_slope = len(self.memory) > 2
-        slope = statistics.linear_regression(*zip(*self.memory, strict=True)) if has_slope else None
+        later = [(at, mib) for at, mib in self.memory if at > self.seconds / 2]
+        slope = statistics.linear_regression(*zip(*later, strict=True)) if len(later) > 2 else None
         return {
             "requests_per_second": len(self.latencies) / self.seconds,
             "p50_milliseconds": 1000 * quantiles[49],
@@ -60,7 +60,8 @@ class Seen:
             "statuses": dict(self.statuses),
             "hung_up": self.hung_up,
             "memory_mib": self.memory[-1][1] if self.memory else None,
-            "memory_mib_per_minute": slope and 60 * slope.slope,
+            "memory_mib_per_minute": slope and 60 * slope.slope,  # of the second half
+            "memory": [(round(at, 1), round(mib, 1)) for at, mib in self.memory],
         }
 
 
