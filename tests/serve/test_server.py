@@ -10,6 +10,8 @@ import time
 
 import pytest
 
+from regard import shipped
+from regard.cli.serve import KERNEL_CACHES
 from regard.errors import UserError
 from regard.serve.server import listen
 from tests.serve.conftest import Client
@@ -89,3 +91,36 @@ def test_a_missing_package_is_named(monkeypatch):
 def test_a_name_that_is_no_address():
     with pytest.raises(UserError, match="cannot listen on no such name"):
         listen("no such name", 8000)
+
+
+@pytest.fixture
+def started(monkeypatch):
+    """The settings with which the command would serve."""
+    found = []
+    monkeypatch.setattr(
+        "regard.serve.server.serve", lambda settings, on_start: found.append(settings)
+    )
+    for name in (*KERNEL_CACHES, "REGARD_TOKEN"):
+        monkeypatch.delenv(name, raising=False)
+    yield found
+    for name in KERNEL_CACHES:
+        os.environ.pop(name, None)
+
+
+def test_without_a_run_the_shipped_models_are_served(started):
+    assert run_command("serve").code == 0
+    [settings] = started
+    assert [str(run) for run in settings.runs] == list(shipped.names())
+    assert (settings.host, settings.token) == ("127.0.0.1", None)
+    assert {name: os.environ[name] for name in KERNEL_CACHES} == KERNEL_CACHES
+
+
+def test_options_and_the_token_of_the_environment(started, monkeypatch):
+    monkeypatch.setenv("REGARD_TOKEN", "from-the-environment")
+    monkeypatch.setenv("LRU_CACHE_CAPACITY", "7")
+    words = ["runs/a", "--host", "0.0.0.0", "--window", "5", "--max-beam", "4", "--timeout", "9"]
+    assert run_command("serve", *words).code == 0
+    [settings] = started
+    assert (settings.token, settings.window) == ("from-the-environment", 0.005)
+    assert (settings.limits.beam, settings.limits.nbest, settings.limits.seconds) == (4, 4, 9)
+    assert os.environ["LRU_CACHE_CAPACITY"] == "7"

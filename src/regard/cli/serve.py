@@ -14,8 +14,7 @@ from regard.errors import UserError
 
 PACKAGES = ("fastapi", "uvicorn")
 # PyTorch keeps a kernel for every shape that it has met, 1,024 in each of two caches, and batches of many
-# clients have many shapes: memory grows for minutes. With 64, decoding is as fast, and memory is flat. Both are
-# read when PyTorch first needs them.
+# clients have many shapes: memory grows for minutes. With 64, decoding is as fast, and memory is flat.
 KERNEL_CACHES = {"ONEDNN_PRIMITIVE_CACHE_CAPACITY": "64", "LRU_CACHE_CAPACITY": "64"}
 
 
