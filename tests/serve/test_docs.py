@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from regard.serve import app
+from regard.serve import endpoints
 from tests.stories.conftest import read_blocks
 
 PAGE = Path(__file__).parents[2] / "docs" / "serving.md"
@@ -53,10 +53,12 @@ def test_every_path_is_documented(client):
 
 
 def test_every_code_and_status_is_documented():
-    source = "".join(path.read_text("utf-8") for path in Path(app.__file__).parent.glob("*.py"))
+    source = "".join(
+        path.read_text("utf-8") for path in Path(endpoints.__file__).parent.glob("*.py")
+    )
     codes = set(re.findall(r'RequestError\(\s*\d+,\s*"([a-z-]+)"', source))
     assert {"no-token", "queue-full", "too-slow"} <= codes
     for code in codes - {"gone", "failed"}:  # no client sees them
         assert f"`{code}`" in TEXT, code
-    for status in app.STATUSES:
+    for status in endpoints.STATUSES:
         assert re.search(rf"^\|.*\b{status}\b", TEXT, re.MULTILINE), status

@@ -10,7 +10,7 @@ import pytest
 from regard.serve.settings import Limits, Settings
 from tests.serve.conftest import SENTENCES, serve
 
-CLIENTS, REQUESTS = 12, 4
+CLIENTS, REQUESTS = 10, 3
 TEXT = "Heute gehen ein Mann und eine Frau mit dem kleinen Hund durch die Stadt"
 
 

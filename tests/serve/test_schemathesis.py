@@ -9,7 +9,7 @@ from schemathesis import GenerationMode
 
 from tests.serve.conftest import LIMITS
 
-EXAMPLES = 12  # of each operation
+EXAMPLES = 8  # of each operation
 NOTHING_TO_GET_WRONG = [
     *("/api/models", "/api/runs", "/api/comparisons", "/api/comparisons/{name}", "/api/labs"),
     *("/healthz", "/metrics"),

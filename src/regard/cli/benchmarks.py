@@ -109,18 +109,19 @@ def serving(
     clients: Annotated[int, typer.Option(help="Clients at the same time.")] = 64,
     seconds: Annotated[float, typer.Option(min=1, help="Time of each contender.")] = 60.0,
     rounds: Annotated[int, typer.Option(help="Turns of each contender.")] = 6,
+    workers: Annotated[int, typer.Option(help="Also with so many copies of the model.")] = 1,
     peers: Annotated[
         bool, typer.Option("--peers", help="Also behind the same server: transformers.")
     ] = False,
     as_json: AsJson = False,
 ) -> None:
     """Requests per second and latency of `regard serve`, batched and one at a time; are answers right?"""
-    check_positive(rounds=rounds, clients=clients)
+    check_positive(rounds=rounds, clients=clients, workers=workers)
     require_packages()
 
     from regard.serve.load_test import LoadTest
 
-    result = LoadTest(run, clients, seconds, rounds, peers).run(print_progress)
+    result = LoadTest(run, clients, seconds, rounds, workers, peers).run(print_progress)
     if as_json:
         print_json(result)
     else:

@@ -176,6 +176,8 @@ class LoadTest:
     seconds: float = 60.0
     """Of each contender."""
     rounds: int = 6
+    workers: int = 1
+    """More than one: also a server with so many."""
     peers: bool = False
     """Whether to compare with transformers."""
 
@@ -183,6 +185,9 @@ class LoadTest:
         """Batched first: the others are compared with it."""
         single = ("--max-batch", "1", "--window", "0")
         found = [Contender("batched"), Contender("one at a time", single)]
+        if self.workers > 1:
+            name, options = f"batched, {self.workers} workers", ("--workers", str(self.workers))
+            found.append(Contender(name, options))
         if self.peers:
             found += [
                 Contender("transformers, one at a time", single, PEER),
