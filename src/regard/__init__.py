@@ -17,6 +17,7 @@ The tree follows a sentence through the system. Read it in this order:
     export            runs for others: a folder for the Hugging Face hub, a page for the browser
     lines             text files, line by line
     api               `regard.load` and `regard.train`: what Python users call
+    serve             models behind HTTP: a queue, batches of many clients, limits
     cli               the commands
 """
 

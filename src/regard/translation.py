@@ -32,6 +32,8 @@ class Translation:
     alternatives: list["Translation"] = field(default_factory=list)
     """The rest of the n-best list, best first."""
     weights: Attention | None = field(default=None, repr=False, compare=False)
+    ids: list[int] = field(default_factory=list, repr=False, compare=False)
+    """The ids of `target`."""
 
     @property
     def attention(self) -> Attention:

@@ -162,6 +162,7 @@ class Translator:
                 hypothesis.score,
                 hypothesis.normalised,
                 weights=weights,
+                ids=hypothesis.ids,
             )
             for (row, hypothesis), weights in zip(outputs, all_weights, strict=True)
         ]

@@ -37,6 +37,9 @@ PAGE_INTERVENTIONS = "tests/page/test_interventions.py"
 PAGE_TOKENIZER = "tests/page/test_tokenizer.py"
 PAGE_WORKER = "tests/page/test_worker.py"
 PAGE_PACK = "tests/page/test_pack.py"
+SERVE_API = "tests/serve/test_api.py"
+SERVE_BATCHING = "tests/serve/test_batching.py"
+SERVE_GUARD = "tests/serve/test_guard.py"
 
 
 @dataclass(frozen=True)
@@ -704,6 +707,49 @@ BREAKS: list[Break] = [
         PAGE_PACK,
         breaks={
             "page: tensors are not aligned": ("bytes(-len(binary) % ALIGNMENT)", 'b""'),
+        },
+    ),
+    *in_file(
+        "serve/batching.py",
+        SERVE_BATCHING,
+        breaks={
+            "serve: any jobs share a batch": (
+                "self.work == other.work and self.key == other.key",
+                "self.work == other.work",
+            ),
+            "serve: cancelled jobs are computed": (
+                "jobs = [job for job in self.jobs if job.is_wanted]",
+                "jobs = list(self.jobs)",
+            ),
+            "serve: a batch that nobody waits for goes on": ("if not is_wanted():", "if False:"),
+            "serve: the queue has no limit": ("> self.limit:", "> 10 * self.limit:"),
+            "serve: closing drops what waits": (
+                "            self.is_closed = True\n",
+                "            self.is_closed = True\n            self.jobs.clear()\n",
+            ),
+        },
+    ),
+    *in_file(
+        "serve/guard.py",
+        SERVE_GUARD,
+        breaks={
+            "serve: any name is a host": ("return name in {", "return name not in {"),
+            "serve: any page may ask": ("if origin is not None and", "if False and"),
+            "serve: a prefix of the token will do": (
+                'hmac.compare_digest(given.strip().encode("utf-8", "replace"), token.encode())',
+                "token.startswith(given)",
+            ),
+            "serve: chunked bodies have no limit": ("if len(body) > limits.body:", "if False:"),
+        },
+    ),
+    *in_file(
+        "serve/tree.py",
+        SERVE_API,
+        breaks={
+            "serve: the tree's hypotheses keep the states of others": (
+                "rows.append(row)",
+                "rows.append(0)",
+            ),
         },
     ),
 ]

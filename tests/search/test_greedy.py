@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from regard.models import Model
-from regard.search import greedy
+from regard.search import greedy, watch
 from regard.text.tokenizer import BOS, EOS, PAD
 
 VOCAB, LENGTHS = 11, (7, 2, 5, 1, 3)
@@ -108,3 +108,26 @@ def test_eos_is_last_or_absent(model, source):
         h.ids[-1] == EOS or len(h.ids) == max_length
         for h, max_length in zip(results, MAX_LENGTHS, strict=True)
     )
+
+
+def test_a_watched_search_shows_every_token(build_model, random_sources, name):
+    model = build_model(name, 11)
+    memory, limits = model.encode(*random_sources(11, (7, 2, 5))), torch.tensor([9, 4, 6])
+    seen = [[], [], []]
+
+    def record(search, live):
+        for row, sentence in live.items():
+            seen[sentence].append(search.tokens[row].item())
+
+    with watch(record):
+        outputs = greedy(model, memory, limits, check_every=1)
+    assert seen == [output.ids for output in outputs]
+
+
+def test_a_watched_search_can_be_given_up(build_model, random_sources, name):
+    def give_up(search, live):
+        raise TimeoutError
+
+    model = build_model(name, 11)
+    with watch(give_up), pytest.raises(TimeoutError):
+        greedy(model, model.encode(*random_sources(11, (7,))), torch.tensor([9]))

@@ -1,7 +1,7 @@
 """`regard bench`: speed benchmarks."""
 
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
@@ -17,6 +17,7 @@ from regard.cli.common import (
     parse_integers,
     print_json,
 )
+from regard.cli.serve import require_packages
 from regard.devices import resolve_device
 from regard.errors import UserError, join_names, suggest
 
@@ -43,6 +44,7 @@ def list_benchmarks(context: typer.Context) -> None:
     table.add_column("description")
     for name, kind in BENCHMARKS.items():
         table.add_row(name, (kind.__doc__ or "").split("\n")[0])
+    table.add_row("serving", (serving.__doc__ or "").split("\n")[0])
     out.print(table)
 
 
@@ -119,6 +121,55 @@ def training(
                 f'--task takes {join_names(TASKS)}: got "{name}".{suggest(name, TASKS)}'
             )
     show(Training(rounds, batch, resolve_device(device), steps, tasks).run(print_progress), as_json)
+
+
+@bench.command()
+def serving(
+    run: Annotated[str, typer.Option(help="A run folder, or a shipped model.")] = "de-en",
+    clients: Annotated[int, typer.Option(help="Clients at the same time.")] = 64,
+    seconds: Annotated[float, typer.Option(min=1, help="Time of each contender.")] = 60.0,
+    rounds: Annotated[int, typer.Option(help="Turns of each contender.")] = 6,
+    workers: Annotated[int, typer.Option(help="Also with so many copies of the model.")] = 1,
+    peers: Annotated[
+        bool, typer.Option("--peers", help="Also behind the same server: transformers.")
+    ] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Requests per second and latency of `regard serve`, batched and one at a time; are answers right?"""
+    check_positive(rounds=rounds, clients=clients, workers=workers)
+    require_packages()
+
+    from regard.serve.load_test import LoadTest
+
+    result = LoadTest(run, clients, seconds, rounds, workers, peers).run(print_progress)
+    if as_json:
+        print_json(result)
+    else:
+        out.print(tabulate_serving(result))
+    statuses = {status for row in result["contenders"] for status in row["statuses"]}
+    has_failed = any(status >= 500 and status != 503 for status in statuses)
+    if has_failed or any(row["wrong"] for row in result["contenders"]):
+        raise typer.Exit(1)
+
+
+def tabulate_serving(result: dict[str, Any]) -> Table:
+    title = "{clients} clients, {seconds:g} seconds each, {cores} cores, {run}".format(**result)
+    columns = {
+        "contender": lambda row: row["contender"],
+        "requests/s": lambda row: f"{row['requests_per_second']:.1f}",
+        "p50, ms": lambda row: f"{row['p50_milliseconds']:.0f}",
+        "p99, ms": lambda row: f"{row['p99_milliseconds']:.0f}",
+        "wrong": lambda row: "" if row["wrong"] is None else f"{row['wrong']} of {row['answered']}",
+        "503": lambda row: str(row["statuses"].get(503, 0)),
+        "MiB": lambda row: f"{row['memory_mib'] or 0:.0f}",
+        "MiB/min": lambda row: f"{row['memory_mib_per_minute'] or 0:+.1f}",
+    }
+    table = Table(title=title, box=None, header_style="bold", title_justify="left")
+    for name in columns:
+        table.add_column(name, no_wrap=True, justify="left" if name == "contender" else "right")
+    for row in result["contenders"]:
+        table.add_row(*(value(row) for value in columns.values()))
+    return table
 
 
 def check_positive(**options: int) -> None:

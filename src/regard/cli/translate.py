@@ -250,22 +250,9 @@ def to_record(line: "Line") -> "schema.Translation":
     from regard.page import schema
 
     if line.translation:
-        return to_schema(line.translation)
+        return schema.Translation.of(line.translation)
     empty: dict[str, Any] = {"text": "", "source": (), "target": (), "alternatives": ()}
     empty |= {"score": None, "normalised": None} | (
         {"error": str(line.error)} if line.error else {}
     )
     return schema.Translation(**empty)
-
-
-def to_schema(output: "Translation") -> "schema.Translation":
-    from regard.page import schema
-
-    return schema.Translation(
-        text=output.text,
-        source=tuple(output.source),
-        target=tuple(output.target),
-        score=output.score,
-        normalised=output.normalised,
-        alternatives=tuple(map(to_schema, output.alternatives)),
-    )

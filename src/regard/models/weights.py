@@ -107,6 +107,15 @@ def read(path: Path) -> tuple[dict[str, Tensor], dict]:
     return tensors, record
 
 
+def read_record(path: Path) -> dict:
+    """The record alone, without the tensors; empty if the file is missing or not ours."""
+    try:
+        with safe_open(path, framework="pt") as file:
+            return json.loads((file.metadata() or {})["regard"])
+    except (SafetensorError, OSError, KeyError, ValueError):
+        return {}
+
+
 def load_tensors(model: Model, tensors: dict[str, Tensor], path: Path) -> None:
     """Copy the tensors, read from `path`, into the model's parameters."""
     parameters = saved_tensors(model)

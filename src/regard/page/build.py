@@ -50,11 +50,13 @@ def render(
     title: str | None = None,
     labs: Mapping[str, Any] | None = None,
     translations: Sequence[Mapping[str, Any]] | None = None,
+    server: Mapping[str, Any] | None = None,
     engine: str | None = None,
 ) -> str:
     """The page, as HTML: models, labs (from `regard.page.labs`), or both in two tabs.
 
-    Or, instead of models, `translations` (from `regard.page.notebook`) to look at.
+    Or, instead of models, `translations` (from `regard.page.notebook`) to look at, or a `server` to ask:
+    {"api": "/api"}.
     """
     style = f"{style_variables()}\n{read(FOLDER / 'ui' / 'style.css')}"
     script = bundle(FOLDER / "ui", "app.js")
@@ -66,9 +68,10 @@ def render(
         "models": [pack.manifest for pack in packs],
         "labs": labs,
         "translations": translations,
+        "server": server,
     }
     parts = {
-        "policy": content_security_policy(script, style),
+        "policy": content_security_policy(script, style, bool(server)),
         "title": escape_html(title or "Regard"),
         "version": escape_html(__version__),
         "style": style,
@@ -103,12 +106,22 @@ def bundle(folder: Traversable, entry: str) -> str:
     return f'(() => {{\n"use strict";\n{code}}})();\n'
 
 
-def content_security_policy(script: str, style: str) -> str:
-    """Only this script and this style, workers and pictures made by the page itself, and no request."""
+def content_security_policy(script: str, style: str, has_server: bool = False) -> str:
+    """Only this script and this style, workers and pictures made by the page itself, and no request but to
+    its own server.
+    """
+    connect = "connect-src 'self'; " if has_server else ""
     return (
         f"default-src 'none'; script-src {source_hash(script)}; style-src {source_hash(style)}; "
-        "worker-src blob:; img-src data: blob:; base-uri 'none'; form-action 'none'"
+        f"worker-src blob:; img-src data: blob:; {connect}"
+        "base-uri 'none'; form-action 'none'"
     )
+
+
+def read_policy(page: str) -> str:
+    """The content-security policy of a page, for a server's header."""
+    [policy] = re.findall(r'http-equiv="Content-Security-Policy" content="([^"]*)"', page)[:1]
+    return policy
 
 
 def source_hash(text: str) -> str:

@@ -5,12 +5,19 @@ The page posts `{"id": 1, "request": {...}}` to its worker and gets `{"id": 1, "
 page and its worker).
 """
 
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import Field
 
 from regard.config.table import Table
 from regard.interventions import Index, Intervention
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from regard import translation
+
+DECIMALS = 6  # of attention weights
 
 
 class Sampling(Table):
@@ -71,6 +78,12 @@ class TensorData(Table):
     data: tuple[float, ...]
     """Row by row."""
 
+    @classmethod
+    def of(cls, tensor: "Tensor") -> "TensorData":
+        """A tensor, rounded to six decimals, which halves its JSON."""
+        rounded = tensor.double().round(decimals=DECIMALS).flatten().tolist()
+        return cls.model_construct(shape=tuple(tensor.shape), data=tuple(rounded))
+
 
 class Candidate(Table):
     """A token that could come next."""
@@ -123,6 +136,21 @@ class Translation(Table):
     tree: tuple[Node, ...] | None = None
     milliseconds: dict[str, float] | None = None
     """Time of each part: encode, search, attention."""
+
+    @classmethod
+    def of(cls, output: "translation.Translation", **more: Any) -> "Translation":
+        """A translation, with its attention weights if it has them."""
+        if output.weights is not None:
+            more["attention"] = {name: TensorData.of(w) for name, w in output.weights.items()}
+        return cls(
+            text=output.text,
+            source=tuple(output.source),
+            target=tuple(output.target),
+            score=output.score,
+            normalised=output.normalised,
+            alternatives=tuple(map(cls.of, output.alternatives)),
+            **more,
+        )
 
 
 class ModelInfo(Table):

@@ -6,6 +6,7 @@ from regard.search.forced import ScoredPair, token_log_probs
 from regard.search.greedy import greedy
 from regard.search.hypothesis import Hypothesis
 from regard.search.sample import sample
+from regard.search.state import watch
 
 __all__ = [
     "Constrain",
@@ -16,4 +17,5 @@ __all__ = [
     "greedy",
     "sample",
     "token_log_probs",
+    "watch",
 ]

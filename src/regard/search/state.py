@@ -8,7 +8,9 @@ asks nothing, so on a GPU the steps are CUDA graphs (see `graphs`).
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Hashable, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass, fields, replace
 from typing import Any, TypeVar
 
@@ -24,6 +26,19 @@ from regard.search.step import LogProbs, StepModel, next_log_probs
 NEG_INF = float("-inf")
 S = TypeVar("S", bound="Search")
 Options = tuple[Hashable, ...]
+Watch = Callable[["Search", Mapping[int, int]], object]
+"""(search, sentence of each row that was live at the last check) -> anything; it may raise to give up"""
+WATCH: ContextVar[Watch | None] = ContextVar("watch", default=None)
+
+
+@contextmanager
+def watch(function: Watch) -> Iterator[None]:
+    """Call a function whenever a search in this context asks which sentences are done."""
+    token = WATCH.set(function)
+    try:
+        yield
+    finally:
+        WATCH.reset(token)
 
 
 @dataclass
@@ -115,6 +130,8 @@ def run_search(
     limits, length = list(max_lengths), 1
     while True:
         if length % check_every == 0 or length in limits:
+            if (observe := WATCH.get()) is not None:
+                observe(search, live)
             scores = search.live_scores().tolist()
             if any(map(math.isnan, scores)):
                 raise NotFiniteError

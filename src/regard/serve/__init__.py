@@ -1,0 +1,1 @@
+"""`regard serve`: models behind HTTP. `app` has the endpoints, `batching` the queue, `guard` who may ask."""

@@ -1,0 +1,33 @@
+"""Labs over HTTP: any parameters, in a process that is ended when it takes too long."""
+
+from dataclasses import replace
+
+import pytest
+
+from regard.labs import LABS
+from regard.serve.settings import Settings
+from tests.serve.conftest import LIMITS, serve
+
+
+def test_labs():
+    with serve(Settings((), limits=replace(LIMITS, seconds=4))) as client:
+        listed = {lab["name"]: lab for lab in client.get("/api/labs").json["labs"]}
+        assert listed.keys() == LABS.keys()
+        assert listed["copying"]["parameters"]["beta"]["default"] == 12.0
+
+        answer = client.post("/api/labs/copying", seed=3, parameters={"beta": 2.5, "keys": 7})
+        expected = LABS["copying"].run(3, beta=2.5, keys=7)
+        assert answer.json["parameters"] == expected.parameters
+        assert answer.json["figures"]["alpha"] == pytest.approx(expected.figures["alpha"])
+        assert answer.json["passed"] == expected.passed
+        assert answer.json["result"]["law_holds"] is True
+        assert "<svg" in answer.json["plot"]["both"]
+
+        answer = client.post("/api/labs/copying", parameters={"keys": 0, "gamma": 1})
+        assert (answer.status, answer.json["code"]) == (422, "invalid")
+        assert "keys" in answer.json["error"]
+
+        answer = client.post("/api/labs/bottleneck")  # trains for minutes
+        assert (answer.status, answer.json["code"]) == (408, "too-slow")
+        assert "more than 4 seconds" in answer.json["error"]
+        assert client.get("/healthz").status == 200
