@@ -48,7 +48,7 @@ MORE: dict[str, dict[str, Any]] = {
         "bilinear, rotary": {"position": "rotary", "attention": {"score": "bilinear"}},
         **{
             f"{score}, relative": {"position": QUERY_RELATIVE, "attention": {"score": score}}
-            for score in EXPRESSIBLE["attention.score"]
+            for score in sorted(EXPRESSIBLE["attention.score"])
         },
     }.items()
 }
