@@ -26,7 +26,7 @@ from regard.errors import RegardWarning
 from regard.models.interface import Model, structure_of
 from regard.search.captured import CallGraph, Captured, Pool, StepGraph, share
 from regard.search.fingerprint import Fingerprint
-from regard.search.state import S, Steps
+from regard.search.state import Search, Steps
 from regard.search.step import StepModel
 
 MEMORY_FRACTION = 1 / 8  # of the GPU's memory, for the tensors of captured graphs
@@ -74,7 +74,7 @@ class Graphs:
         captured = self.find(key, lambda: CallGraph(function, inputs, self.pool))
         return captured.replay(inputs) if captured else function(*inputs)
 
-    def advance(self, model: StepModel[Any], search: S, length: int, count: int) -> S:
+    def advance(self, model: StepModel[Any], search: Search, length: int, count: int) -> Any:
         """`count` steps after the first `length` tokens."""
         key = search.structure()
         if not self.is_off and key not in self.seen:
@@ -85,7 +85,7 @@ class Graphs:
                 return captured.replay(search, count)
         return Steps(model).advance(search, length, count)
 
-    def check(self, model: StepModel[Any], search: S, key: Hashable) -> S:
+    def check(self, model: StepModel[Any], search: Search, key: Hashable) -> Search:
         """One step without a graph, and whether it can be captured."""
         try:
             with forbid_host_sync():
