@@ -9,7 +9,7 @@ import regard
 from regard import presets
 from regard.api import Translator
 from regard.errors import UserError
-from regard.models import build, weights
+from regard.models import build, pack_weights, weights
 from regard.text.tokenizer import EOS, TokenizerPair
 
 SYMBOLS = ("<U>", "<L>")
@@ -196,6 +196,7 @@ def test_a_saved_run_folder_loads_and_translates_the_same(translator, tmp_path):
     save(translator, tmp_path)
     loaded = regard.load(tmp_path)
     assert loaded.config == translator.config
+    pack_weights(translator.model)  # as those of a loaded model: the same kernels
     references = translator.translate(TEXTS)
     for result, reference in zip(loaded.translate(TEXTS), references, strict=True):
         assert_same(result, reference)

@@ -244,7 +244,7 @@ def test_card_states_the_terms_of_a_dataset(make_run, tmp_path, monkeypatch):
 
 def test_unknown_format_is_a_user_error(make_run, tmp_path):
     with pytest.raises(
-        UserError, match=r'--to: got "hubb"; choose hub, page\. Did you mean "hub"\?'
+        UserError, match=r'--to: got "hubb"; choose hub, page, ctranslate2\. Did you mean "hub"\?'
     ):
         export(make_run(), "hubb", tmp_path / "out", NO_BLEU)
 

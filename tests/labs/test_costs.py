@@ -114,8 +114,8 @@ def test_scores_computed_twice_are_detected(lab, monkeypatch):
 def test_cache_that_holds_copies_is_detected(lab, monkeypatch):
     append = KVCache.append
 
-    def twice(self, keys, values):
-        result = append(self, keys, values)
+    def twice(self, keys, values, slots=None):
+        result = append(self, keys, values, slots)
         self.keys = keys.repeat(1, 2, 1, 1)
         return result
 

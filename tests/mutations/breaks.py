@@ -252,7 +252,10 @@ BREAKS: list[Break] = [
         "models/recurrent_decoder.py",
         INTERVENE,
         breaks={
-            "recurrent: every step is the first": ("self.length + tokens", "self.length"),
+            "recurrent: every step is the first": (
+                "self.next_position_ids + tokens",
+                "self.next_position_ids",
+            ),
         },
     ),
     *in_file(

@@ -208,7 +208,7 @@ def test_no_browser_is_said(make_run, monkeypatch):  # noqa: F811
         (["--to", "hub"], "there is nothing to write: name a run"),
         (["RUN", "--to", "hub", "--labs"], "--to hub has no option --labs: leave it out"),
         (["--to", "page", "--labs", "--float32"], "--float32 is about the weights of a run"),
-        (["RUN", "--to", "pge"], 'got "pge"; choose hub, page. Did you mean "page"?'),
+        (["RUN", "--to", "pge"], 'got "pge"; choose hub, page, ctranslate2. Did you mean "page"?'),
     ],
 )
 def test_mistakes(words, message, make_run, tmp_path):  # noqa: F811
