@@ -724,7 +724,7 @@ BREAKS: list[Break] = [
                 "jobs = [job for job in self.jobs if job.is_wanted]",
                 "jobs = list(self.jobs)",
             ),
-            "serve: a batch that nobody waits for goes on": ("if not is_wanted():", "if False:"),
+            "serve: a batch that nobody waits for goes on": ("if not is_wanted:", "if False:"),
             "serve: the queue has no limit": ("> self.limit:", "> 10 * self.limit:"),
             "serve: closing drops what waits": (
                 "            self.is_closed = True\n",

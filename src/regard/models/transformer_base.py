@@ -86,10 +86,10 @@ class TransformerState(DecoderState):
     def append_one_per_hypothesis(self, beam: int) -> AttentionInputs:
         """Append the positions of one token for each of `beam` hypotheses; return their attention inputs."""
         position_ids = self.next_position_ids[:, None].expand(-1, beam)
+        self.next_position_ids = self.next_position_ids + 1
         if self.next_slots is not None:
             return self._fill_slots(position_ids)
         self.key_position_ids = torch.cat([self.key_position_ids, position_ids], dim=1)
-        self.next_position_ids = self.next_position_ids + 1
         if self.cache_mask is not None:
             # Each new token belongs to one hypothesis.
             new = torch.eye(beam, dtype=torch.bool, device=position_ids.device)
@@ -114,7 +114,6 @@ class TransformerState(DecoderState):
         new = new.expand(len(position_ids), -1, -1)
         self.key_position_ids.index_copy_(1, slots, position_ids)
         self.cache_mask.index_copy_(2, slots, new)
-        self.next_position_ids = self.next_position_ids + 1
         self.next_slots = self.next_slots + beam
         return AttentionInputs(
             position_ids,
