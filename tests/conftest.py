@@ -45,7 +45,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Choose the cases that are checked and, with --quick, those that run.
 
-    One case of each test is checked, and of a test with many cases every fifteenth, from another start in
+    One case of each test is checked, and of a test with many cases every 25th, from another start in
     each test: every model is checked by some of the laws, and every law with some of the models. A checked
     case takes several times as long.
     """
@@ -55,7 +55,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     for item, test in zip(items, tests, strict=True):
         path = item.path.relative_to(HERE).as_posix()
         many_parts = path.startswith(MANY_PARTS)
-        is_chosen = (numbers[test] + zlib.crc32(test.encode())) % min(counts[test], 15) == 0
+        is_chosen = (numbers[test] + zlib.crc32(test.encode())) % min(counts[test], 25) == 0
         item.stash[CHECKED] = is_chosen and not many_parts and not path.startswith("page")
         if config.getoption("--quick") and (many_parts or numbers[test] % 10):
             left_out.add(item)

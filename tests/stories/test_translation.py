@@ -12,6 +12,7 @@ import pytest
 from regard.api import load
 from regard.interventions import Force, SetWeights
 from regard.page.schema import Translation as Record
+from tests.compare.conftest import SWEEP, execute_in_process
 
 WORDS = {"ein": "a", "Hund": "dog", "Mann": "man", "sieht": "sees", "und": "and", "alt": "old"}
 SETTINGS = """
@@ -312,8 +313,9 @@ def test_diagram_user_errors(regard, word_run: Path, run: Path):
 # --- compare --------------------------------------------------------------------------------------
 
 
-def test_compare(regard, tmp_path, checksums):
+def test_compare(regard, tmp_path, checksums, monkeypatch):
     """One system fails to train: the table has the others, and the exit code is 1."""
+    monkeypatch.setattr(SWEEP, "execute", execute_in_process)
     arguments = [
         "compare",
         "words.toml",
