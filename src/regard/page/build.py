@@ -19,7 +19,7 @@ from regard import __version__, files
 from regard.diagrams.themes import THEMES, Theme
 
 FOLDER = resources.files("regard.page")
-IMPORT = re.compile(r'^import \{[^}]*\} from "\.(?:\./(engine))?/([\w-]+\.js)";\n', re.MULTILINE)
+IMPORT = re.compile(r'^import \{[^}]*\} from "\.(?:\./(engine|ui))?/([\w-]+\.js)";\n', re.MULTILINE)
 EXPORT = re.compile(r"^export (?=(?:async )?function|const|let|class)", re.MULTILINE)
 
 
