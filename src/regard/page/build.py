@@ -1,8 +1,8 @@
 """One HTML file that runs models in a browser: view, engine and weights inside, no request to anywhere.
 
-Modules of `ui` and `engine` import each other only by `import {a} from "./b.js";`, and no name is defined
-twice: so each folder becomes one script, its files one after the other, without those lines. What both need
-is in `engine`, and `ui` imports it from "../engine/b.js".
+Modules import each other only by `import {a} from "./b.js";`, and no name is defined twice: so a folder becomes
+one script, its files one after the other, without those lines. `ui` is the view; what the engine needs too is in
+`engine`, and `ui` imports it from "../engine/b.js". `served` is what the page of `regard serve` has beside `ui`.
 """
 
 import base64
@@ -58,8 +58,9 @@ def render(
     Or, instead of models, `translations` (from `regard.page.notebook`) to look at, or a `server` to ask:
     {"api": "/api"}.
     """
-    style = f"{style_variables()}\n{read(FOLDER / 'ui' / 'style.css')}"
-    script = bundle(FOLDER / "ui", "app.js")
+    styles = [FOLDER / "ui" / "style.css", *([FOLDER / "served" / "served.css"] if server else [])]
+    style = "\n".join([style_variables(), *map(read, styles)])
+    script = bundle(*((FOLDER / "served", "main.js") if server else (FOLDER / "ui", "app.js")))
     if engine is None and packs:
         engine = bundle(FOLDER / "engine", "worker.js")
     data = {
