@@ -23,7 +23,7 @@ export class Chart {
     });
     this.readout = element("p", { class: "readout", role: "status" });
     this.saving = element("div", { class: "saving" });
-    this.root = element("figure", { class: "chart", hidden: true }, element("div", { class: "chart-head" }, this.heading, this.saving), this.frame, this.readout);
+    this.root = element("figure", { class: "chart", hidden: true }, this.heading, this.frame, element("div", { class: "chart-foot" }, this.readout, this.saving));
     new ResizeObserver(() => this.frame.clientWidth !== this.width && this.render()).observe(this.root);
   }
 

@@ -10,8 +10,8 @@ export class LiveLabs extends LabView {
     const parameters = new Parameters((name, value) => this.change({ [name]: value }));
     super(page, root, parameters.root);
     Object.assign(this, { api, parameters, values: {}, wanted: "", found: new Map(), isAsking: false, shownLab: null });
-    this.problem = element("p", { class: "problem", role: "alert", hidden: true });
-    this.stage.firstChild.prepend(this.problem);
+    this.message = element("p", { role: "status" }); // in the place of the plot
+    this.stage.firstChild.prepend(this.message);
     this.section.hidden = true;
   }
 
@@ -87,10 +87,10 @@ export class LiveLabs extends LabView {
   renderSetting() {
     const { result, plot, glyphs, seconds, problem } = this.found.get(this.fragment) ?? {};
     const waits = this.isAsking || !this.isSlow;
-    const note = seconds !== undefined ? t("measuredNow", formatNumber(seconds, 2), this.values.seed) : t(waits ? "measuring" : "measureHelp");
-    this.parameters.update(this.values, problem ? "" : note);
-    this.problem.textContent = problem ?? "";
-    this.problem.hidden = !problem;
+    const measured = result ? t("measuredNow", formatNumber(seconds, 2), this.values.seed) : "";
+    this.parameters.update(this.values, waits && !problem && !result ? t("measuring") : measured);
+    this.message.textContent = problem ?? (waits || result ? "" : t("measureHelp"));
+    this.message.className = problem ? "problem" : "lab-message";
     this.section.classList.toggle("stale", !result && (Boolean(problem) || !waits || this.shownLab !== this.lab));
     if (result) {
       this.shownLab = this.lab;
