@@ -14,7 +14,7 @@ def markdown_table(rows: Rows, text_columns: int = 1) -> str:
 
 
 def read_markdown_table(text: str) -> tuple[tuple[tuple[str, ...], ...], tuple[str, ...]]:
-    """(rows, paragraphs after them) of what `markdown_table` wrote; indented lines, commands, are left out."""
+    """(rows, lines after them) of a file that starts with a `markdown_table`; without indented lines."""
     lines = text.splitlines()
     rows = [
         tuple(cell.strip().replace(r"\|", "|") for cell in re.split(r"(?<!\\)\|", line)[1:-1])

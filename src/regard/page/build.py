@@ -1,8 +1,9 @@
 """One HTML file that runs models in a browser: view, engine and weights inside, no request to anywhere.
 
-Modules import each other only by `import {a} from "./b.js";`, and no name is defined twice: so a folder becomes
-one script, its files one after the other, without those lines. `ui` is the view; what the engine needs too is in
-`engine`, and `ui` imports it from "../engine/b.js". `served` is what the page of `regard serve` has beside `ui`.
+Modules import each other only by `import {a} from "./b.js";`, and no name is defined twice: so a folder
+becomes one script, its files one after the other, without those lines. `ui` is the view; what the engine
+needs too is in `engine`, and imported from "../engine/b.js". `served` is what the page of `regard serve` has
+beside `ui`.
 """
 
 import base64

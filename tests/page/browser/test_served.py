@@ -25,7 +25,7 @@ from tests.page.browser.conftest import SENTENCE, View
 from tests.serve.conftest import COMPARISON, serve
 from tests.training.conftest import DATA, MODELS, TRAINING
 
-TOKEN = "correct horse battery"
+TOKEN = "correct-horse-battery"  # the same in an address
 FAILED = "Failed to load resource"  # the browser's own line about a 4xx or 5xx
 WAIT = 15_000
 
@@ -222,7 +222,9 @@ def test_the_page_asks_for_the_token(open_served):
         for wrong in ("not the token", "ключ"):
             field.fill(wrong)
             field.press("Enter")
-            view.expect(".token-form .problem", "The server does not accept this token.")
+            view.expect(
+                ".token-form .problem:not([hidden])", "The server does not accept this token."
+            )
             assert view.page.locator(".token-form").count() == 1
         field.fill(TOKEN)
         field.press("Enter")
@@ -353,6 +355,9 @@ def test_a_comparison_grows(open_served, tmp_path):
         log("case-gru-99ffee01/seed-0", range(5, 25, 5))
         view.wait_for(".comparison polyline", 2)
         assert points(view) == [4, 4]
+        line = view.page.locator("polyline").first.get_attribute("points").split()
+        heights = [float(place.split(",")[1]) for place in line]
+        assert heights == sorted(heights)  # the loss falls
         strokes = [line.get_attribute("stroke") for line in view.page.locator("polyline").all()]
         assert len(set(strokes)) == 2
         assert not view.page.get_by_role("tab", name="Translate").is_visible()  # there is no run
@@ -369,10 +374,12 @@ def test_a_lab_takes_any_parameter(view):
     view.open(lab="copying").expect(".sliders", "Measured on the server")
     view.page.get_by_label("beta", exact=True).first.fill("3.217")
     view.page.keyboard.press("Enter")
-    view.expect(".lab code", "regard lab copying --seed 0 --set beta=3.217")
-    expected = LABS["copying"].run(0, beta=3.217)
+    view.page.get_by_label("seed", exact=True).fill("5")
+    view.page.keyboard.press("Enter")
+    view.expect(".lab code", "regard lab copying --seed 5 --set beta=3.217")
+    expected = LABS["copying"].run(5, beta=3.217)
     assert figures(view) == pytest.approx([c.measured for c in expected.checks], rel=1e-5, abs=1e-9)
-    assert view.page.url.endswith("#lab=copying&beta=3.217")
+    assert view.page.url.endswith("#lab=copying&beta=3.217&seed=5")
     before = view.page.locator(".plot-image").get_attribute("src")
     slider = view.page.get_by_role("slider", name="keys", exact=True)
     slider.focus()
