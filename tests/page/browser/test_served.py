@@ -9,6 +9,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlencode
+from xml.etree import ElementTree
 
 import pytest
 from rich.console import Console
@@ -348,7 +349,7 @@ def test_a_comparison_grows(open_served, tmp_path):
 
     log("case-rnn-1a2b3c4d/seed-0", range(5, 15, 5))
     with serve(Settings((), (tmp_path / "sweep",))) as client:
-        view = open_served(client.port).open(comparison="sweep")
+        view = open_served(client.port)  # without a run, it opens with the comparison
         view.expect(".comparison .state", "Some runs are not finished yet")
         view.wait_for(".comparison polyline", 1)
         log("case-rnn-1a2b3c4d/seed-0", range(15, 25, 5))
@@ -360,7 +361,14 @@ def test_a_comparison_grows(open_served, tmp_path):
         assert heights == sorted(heights)  # the loss falls
         strokes = [line.get_attribute("stroke") for line in view.page.locator("polyline").all()]
         assert len(set(strokes)) == 2
-        assert not view.page.get_by_role("tab", name="Translate").is_visible()  # there is no run
+        assert not view.page.get_by_role("tab", name="Translate").is_visible()
+        with view.page.expect_download() as download:
+            view.page.get_by_role("button", name="Save SVG").click()
+        saved = Path(download.value.path()).read_text("utf-8")
+        assert "case-rnn-1a2b3c4d" in "".join(ElementTree.fromstring(saved).itertext())
+        with view.page.expect_download() as download:
+            view.page.get_by_role("button", name="Save PNG").click()
+        assert Path(download.value.path()).read_bytes().startswith(b"\x89PNG")
 
 
 # --- labs -----------------------------------------------------------------------------------------
@@ -388,6 +396,27 @@ def test_a_lab_takes_any_parameter(view):
     assert view.page.locator(".plot-image").get_attribute("src") != before
     view.page.get_by_role("button", name="Effect absent").click()
     view.expect(".verdict", "The effect is absent")
+
+
+def test_a_slider_stops_at_each_of_few_values(view):
+    view.open(lab="qkv", query=1).expect(".lab code", "--set query=1")
+    slider = view.page.get_by_role("slider", name="query", exact=True)
+    slider.press("ArrowRight")
+    slider.press("ArrowRight")
+    view.expect(".lab code", "--set query=3")
+
+
+def test_a_server_that_cannot_list_its_labs(open_served, port):
+    view = open_served(port)
+    view.page.locator(".token").first.wait_for()
+    error = '{"error": "this server stops", "code": "stopping"}'
+    view.page.route("**/api/labs", lambda route: route.fulfill(status=503, body=error))
+    view.page.get_by_role("tab", name="Labs").click()
+    view.expect(".lab-list .problem", "This did not work: this server stops")
+    view.page.unroute("**/api/labs")
+    view.page.get_by_role("tab", name="Translate").click()
+    view.page.get_by_role("tab", name="Labs").click()
+    view.expect(".lab h2", LABS["copying"].claim)
 
 
 def test_a_lab_refuses_a_parameter(view):

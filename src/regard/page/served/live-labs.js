@@ -17,6 +17,8 @@ export class LiveLabs extends LabView {
 
   // The labs are listed when the tab is opened for the first time.
   async activate() {
+    if (this.labs.length > 0) return;
+    this.list.replaceChildren(element("p", { class: "status" }, t("loadingLog")));
     this.listed ??= this.api.get("/labs");
     try {
       const { labs, palettes } = await this.listed;
@@ -26,8 +28,8 @@ export class LiveLabs extends LabView {
       this.restore(this.wanted) || this.open(0);
       this.render();
     } catch (error) {
-      this.listed = undefined;
-      this.page.announce(t("failed", error.message));
+      this.listed = undefined; // to be tried again
+      this.list.replaceChildren(element("p", { class: "problem", role: "alert" }, t("failed", error.message)));
     }
   }
 

@@ -4,7 +4,8 @@ import { element } from "../ui/dom.js";
 import { formatValue } from "../ui/grid.js";
 import { t } from "../ui/texts.js";
 
-const SLIDER_STEPS = 300;
+const MOST_VALUES = 64; // of a slider that stops at each
+const SLIDER_STEPS = 300; // of others
 const CURVE = 3; // the first half of a slider is an eighth of the range: small values matter
 
 export const SEED = { type: "integer", default: 0, minimum: 0, maximum: 2 ** 31 - 1 };
@@ -62,12 +63,14 @@ export class Parameters {
   slider(name, field) {
     const least = field.minimum ?? field.exclusiveMinimum;
     const width = field.maximum - least;
+    const values = field.type === "integer" ? width / (field.multipleOf ?? 1) : Infinity;
+    const [steps, curve] = values <= MOST_VALUES ? [values, 1] : [SLIDER_STEPS, CURVE];
     const range = element("input", {
-      ...{ type: "range", min: field.minimum === undefined ? 1 : 0, max: SLIDER_STEPS, step: 1, "data-control": `slider-${name}`, "aria-label": name },
-      oninput: ({ target }) => this.change(name, roundTo(field, least + width * (Number(target.value) / SLIDER_STEPS) ** CURVE)),
+      ...{ type: "range", min: field.minimum === undefined ? 1 : 0, max: steps, step: 1, "data-control": `slider-${name}`, "aria-label": name },
+      oninput: ({ target }) => this.change(name, roundTo(field, least + width * (Number(target.value) / steps) ** curve)),
     });
     const set = (value) => {
-      if (document.activeElement !== range) range.value = Math.round(SLIDER_STEPS * Math.max(0, (value - least) / width) ** (1 / CURVE));
+      if (document.activeElement !== range) range.value = Math.round(steps * Math.max(0, (value - least) / width) ** (1 / curve));
       range.setAttribute("aria-valuetext", formatValue(value));
     };
     return { root: element("div", { class: "slider" }, range), set };

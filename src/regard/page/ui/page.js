@@ -55,7 +55,8 @@ export class Page {
   restore() {
     const fragment = window.location.hash.slice(1);
     if (fragment === "main" || (fragment === this.fragment && this.state)) return;
-    const tab = Object.keys(this.views).find((key) => this.views[key].restore(fragment)) ?? TRANSLATE;
+    const tabs = Object.keys(this.views);
+    const tab = tabs.find((key) => this.views[key].restore(fragment)) ?? (this.backend.hasModels ? TRANSLATE : tabs[0]);
     this.openTab?.(tab);
     this.views[tab]?.activate?.();
     if (!this.models || (tab !== TRANSLATE && this.state)) return;
