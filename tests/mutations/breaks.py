@@ -37,6 +37,7 @@ PAGE_INTERVENTIONS = "tests/page/test_interventions.py"
 PAGE_TOKENIZER = "tests/page/test_tokenizer.py"
 PAGE_WORKER = "tests/page/test_worker.py"
 PAGE_PACK = "tests/page/test_pack.py"
+PAGE_SERVED = "tests/page/browser/served"
 SERVE_API = "tests/serve/test_api.py"
 SERVE_BATCHING = "tests/serve/test_batching.py"
 SERVE_GUARD = "tests/serve/test_guard.py"
@@ -710,6 +711,62 @@ BREAKS: list[Break] = [
         PAGE_PACK,
         breaks={
             "page: tensors are not aligned": ("bytes(-len(binary) % ALIGNMENT)", 'b""'),
+        },
+    ),
+    *in_file(
+        "page/served/remote.js",
+        PAGE_SERVED,
+        breaks={
+            "page: an outdated request goes on": (
+                "this.waiting.get(slot)?.abort();",
+                "this.waiting.get(slot);",
+            ),
+        },
+    ),
+    *in_file(
+        "page/served/api.js",
+        PAGE_SERVED,
+        breaks={
+            "page: the token is in the address": (
+                "fetch(this.root + path,",
+                'fetch(this.root + path + "?token=" + token,',
+            ),
+            "page: the token outlives the tab": ("sessionStorage.setItem", "localStorage.setItem"),
+            "page: a wrong token is not said": ("this.token !== null)", "false)"),
+        },
+    ),
+    *in_file(
+        "page/served/training.js",
+        PAGE_SERVED,
+        breaks={
+            "page: events of a log come again": ("?after=${this.next}", "?after=0"),
+        },
+    ),
+    *in_file(
+        "page/served/comparisons.js",
+        PAGE_SERVED,
+        breaks={
+            "page: a comparison is read only once": (
+                "again = !comparison.finished",
+                "again = false",
+            ),
+        },
+    ),
+    *in_file(
+        "page/served/chart.js",
+        PAGE_SERVED,
+        breaks={
+            "page: charts are upside down": (
+                "this.bottom, this.top, 5)",
+                "this.top, this.bottom, 5)",
+            ),
+        },
+    ),
+    *in_file(
+        "page/served/live-labs.js",
+        PAGE_SERVED,
+        breaks={
+            "page: every lab has seed 0": ("{ seed, parameters })", "{ seed: 0, parameters })"),
         },
     ),
     *in_file(

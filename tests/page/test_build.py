@@ -91,7 +91,16 @@ def test_without_labs_there_is_no_tab_for_them():
     assert 'id="labs"' not in page.render([PACK], engine="")
 
 
-@pytest.mark.parametrize(("folder", "entry"), [("ui", "app.js"), ("engine", "worker.js")])
+def test_an_exported_page_knows_no_server():
+    exported, served = page.render([PACK], engine=""), page.render([], server={"api": "/api"})
+    for words in ("fetch(", "Authorization", "token-form", "tabTraining", "/api", "connect-src"):
+        assert words not in exported
+        assert words in served
+
+
+@pytest.mark.parametrize(
+    ("folder", "entry"), [("ui", "app.js"), ("served", "main.js"), ("engine", "worker.js")]
+)
 def test_modules_become_one_script(folder, entry, tmp_path):
     root = page.FOLDER / folder
     script = page.bundle(root, entry)
@@ -114,14 +123,15 @@ def test_modules_become_one_script(folder, entry, tmp_path):
 
 
 def test_every_import_is_used_and_exists():
-    for path in (page.FOLDER / "ui").iterdir():
+    paths = [path for folder in ("ui", "served") for path in (page.FOLDER / folder).iterdir()]
+    for path in paths:
         if not path.name.endswith(".js"):
             continue
         text = path.read_text("utf-8")
         for names, module in re.findall(
-            r'^import \{([^}]*)\} from "\./([\w-]+\.js)";$', text, re.MULTILINE
+            r'^import \{([^}]*)\} from "(\.{1,2}/[\w/-]+\.js)";$', text, re.MULTILINE
         ):
-            exported = (page.FOLDER / "ui" / module).read_text("utf-8")
+            exported = (Path(str(path)).parent / module).read_text("utf-8")
             for name in names.replace(",", " ").split():
                 assert re.search(
                     rf"^export (async )?(function|const|let|class) {name}\b", exported, re.MULTILINE
@@ -129,8 +139,9 @@ def test_every_import_is_used_and_exists():
                 assert len(re.findall(rf"\b{name}\b", text)) > 1, f"{path.name} does not use {name}"
 
 
-def test_the_page_never_makes_html_of_text():
-    code = page.bundle(page.FOLDER / "ui", "app.js")
+@pytest.mark.parametrize(("folder", "entry"), [("ui", "app.js"), ("served", "main.js")])
+def test_the_page_never_makes_html_of_text(folder, entry):
+    code = page.bundle(page.FOLDER / folder, entry)
     assert not re.search(
         r"innerHTML|outerHTML|insertAdjacentHTML|document\.write|eval\(|new Function", code
     )

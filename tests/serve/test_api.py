@@ -156,6 +156,11 @@ def test_comparisons(client):
     assert got["table"] == (COMPARISON / "table.md").read_text("utf-8")
     assert got["results"] == json.loads((COMPARISON / "results.json").read_text("utf-8"))
     assert got["finished"] is True
+    assert got["columns"][:3] == ["system", "BLEU lower", "variance"]
+    assert got["rows"][1][:3] == ["multi30k-decoder-only", "40.94", "0.232"]
+    assert [len(row) for row in got["rows"]] == 3 * [len(got["columns"])]
+    [note] = got["notes"]
+    assert note.startswith("3 seeds; test split")
 
 
 def test_every_example_of_the_description_works(client):

@@ -53,7 +53,7 @@ def test_a_run_in_training(run, monkeypatch):
         answer = client.post("/api/translate", texts=[text])
         assert (answer.status, answer.json["code"]) == (409, "not-ready")
         assert client.get("/api/runs").json == [
-            {"name": "mine", "finished": False, "ready": False, "step": None}
+            {"name": "mine", "finished": False, "ready": False, "logged": True, "step": None}
         ]
         first = client.get("/api/runs/mine").json
         assert [event["event"] for event in first["events"]] == ["start"]

@@ -1,8 +1,9 @@
 """One HTML file that runs models in a browser: view, engine and weights inside, no request to anywhere.
 
-Modules of `ui` and `engine` import each other only by `import {a} from "./b.js";`, and no name is defined
-twice: so each folder becomes one script, its files one after the other, without those lines. What both need
-is in `engine`, and `ui` imports it from "../engine/b.js".
+Modules import each other only by `import {a} from "./b.js";`, and no name is defined twice: so a folder
+becomes one script, its files one after the other, without those lines. `ui` is the view; what the engine
+needs too is in `engine`, and imported from "../engine/b.js". `served` is what the page of `regard serve` has
+beside `ui`.
 """
 
 import base64
@@ -19,7 +20,7 @@ from regard import __version__, files
 from regard.diagrams.themes import THEMES, Theme
 
 FOLDER = resources.files("regard.page")
-IMPORT = re.compile(r'^import \{[^}]*\} from "\.(?:\./(engine))?/([\w-]+\.js)";\n', re.MULTILINE)
+IMPORT = re.compile(r'^import \{[^}]*\} from "\.(?:\./(engine|ui))?/([\w-]+\.js)";\n', re.MULTILINE)
 EXPORT = re.compile(r"^export (?=(?:async )?function|const|let|class)", re.MULTILINE)
 
 
@@ -58,8 +59,9 @@ def render(
     Or, instead of models, `translations` (from `regard.page.notebook`) to look at, or a `server` to ask:
     {"api": "/api"}.
     """
-    style = f"{style_variables()}\n{read(FOLDER / 'ui' / 'style.css')}"
-    script = bundle(FOLDER / "ui", "app.js")
+    styles = [FOLDER / "ui" / "style.css", *([FOLDER / "served" / "served.css"] if server else [])]
+    style = "\n".join([style_variables(), *map(read, styles)])
+    script = bundle(*((FOLDER / "served", "main.js") if server else (FOLDER / "ui", "app.js")))
     if engine is None and packs:
         engine = bundle(FOLDER / "engine", "worker.js")
     data = {

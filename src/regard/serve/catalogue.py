@@ -21,6 +21,7 @@ from regard.runs import CARD, LOG, RunFolder, is_run, parse_line
 from regard.serve import answers, schema
 from regard.serve.batching import Job, Pool
 from regard.serve.settings import RequestError, Settings
+from regard.tables import read_markdown_table
 from regard.text import hub
 from regard.translation import Decoding
 
@@ -103,6 +104,7 @@ class ServedRun:
             "name": self.name,
             "finished": self.is_finished,
             "ready": self.pool is not None,
+            "logged": (self.folder / LOG).is_file(),
             "step": self.step,
         }
 
@@ -124,12 +126,17 @@ def load_model(folder: Path, settings: Settings) -> Translator:
 
 def read_comparison(name: str, folder: Path) -> schema.Comparison:
     """Tables and curves of a comparison, which may still run."""
-    results, table = folder / "results.json", folder / "table.md"
+    results, path = folder / "results.json", folder / "table.md"
+    table = path.read_text("utf-8") if path.is_file() else ""
+    rows, notes = read_markdown_table(table)
     return schema.Comparison(
         name=name,
         finished=results.is_file(),
         results=files.read_json(results) if results.is_file() else None,
-        table=table.read_text("utf-8") if table.is_file() else "",
+        table=table,
+        columns=rows[0] if rows else (),
+        rows=rows[1:],
+        notes=notes,
         curves={
             str(path.parent.relative_to(folder)): read_curve(path)
             for path in sorted(folder.glob(f"runs/*/*/{LOG}"))

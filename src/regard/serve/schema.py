@@ -150,6 +150,8 @@ class RunState(Table):
     """Whether its training is over."""
     ready: bool
     """Whether it has weights, so that it translates."""
+    logged: bool
+    """Whether it has a training log."""
     step: int | None = None
     """The training step of the weights in use, if known."""
 
@@ -219,6 +221,11 @@ class Comparison(Table):
     """results.json: its systems with their summaries, and the command."""
     table: str
     """table.md, in Markdown."""
+    columns: tuple[str, ...]
+    """The headings of the table."""
+    rows: tuple[tuple[str, ...], ...]
+    notes: tuple[str, ...]
+    """What stands below the table, but for the command."""
     curves: dict[str, tuple[tuple[int, float], ...]]
     """(step, validation loss) of each run, by its folder: those in training too."""
 

@@ -1,178 +1,27 @@
-// The page: loads the models into workers, and keeps state, address and panels in step.
+// The exported page: its models run in workers, and its labs were measured when it was made.
 
 import { Client, decodeBase64 } from "./client.js";
-import { Controls } from "./controls.js";
 import { Labs } from "./labs.js";
-import { Panel } from "./panel.js";
+import { Page } from "./page.js";
 import { Recording } from "./recording.js";
-import { TEXTS, setLanguage, t } from "./texts.js";
-import { decodeState, encodeState, newPanel } from "./state.js";
-import { element, readJson, setOptions } from "./dom.js";
-import { keepForOtherText } from "./interventions.js";
-import { mountTabs } from "./tabs.js";
+import { readJson } from "./dom.js";
 
-const THEME_TEXTS = { auto: "themeAuto", light: "themeLight", dark: "themeDark" };
+const recordings = readJson("translations");
+const manifests = readJson("models");
 
-class Page {
-  constructor() {
-    this.themes = readJson("themes");
-    this.preferDark = window.matchMedia("(prefers-color-scheme: dark)");
-    this.root = document.getElementById("translate");
-    this.panelRow = element("div", { class: "panels" });
-    this.panels = [];
-    this.fragment = null;
-    this.setTheme(recall("theme") ?? "auto");
-    this.setLanguage(recall("language") ?? navigator.language.slice(0, 2));
-    this.preferDark.addEventListener("change", () => this.setTheme(this.theme));
-    document.getElementById("language").addEventListener("change", ({ target }) => this.setLanguage(remember("language", target.value)));
-    document.getElementById("theme").addEventListener("change", ({ target }) => this.setTheme(remember("theme", target.value)));
-    this.showLabs();
-    window.addEventListener("hashchange", () => this.restore());
-  }
+const file = {
+  hasModels: recordings !== null || manifests.length > 0,
 
-  async load() {
-    const recordings = readJson("translations");
-    const [engine, manifests] = [readJson("engine"), readJson("models")];
-    if (recordings === null && manifests.length === 0) return; // a page of labs
-    const status = element("p", { class: "status" }, t("loading"));
-    this.root.replaceChildren(status);
-    try {
-      this.clients = recordings?.map((one) => new Recording(one)) ?? manifests.map((manifest, index) => new Client(engine, manifest, takeWeights(index)));
-      this.models = await Promise.all(this.clients.map(({ ready }) => ready));
-    } catch (error) {
-      status.textContent = t("failed", error.message);
-      return;
-    }
-    this.controls = new Controls(this, (kind, value) => this.onChange(kind, value));
-    this.root.replaceChildren(...(recordings === null ? [this.controls.root] : []), this.panelRow);
-    this.restore();
-    new ResizeObserver(() => this.redraw()).observe(this.panelRow);
-  }
-
-  // --- state and address ---
-
-  restore() {
-    const fragment = window.location.hash.slice(1);
-    if (fragment === "main" || (fragment === this.fragment && this.state)) return;
-    const isLab = Boolean(this.labs?.restore(fragment));
-    this.openTab?.(isLab ? "tabLabs" : "tabTranslate");
-    if (!this.models || (isLab && this.state)) return;
-    this.state = decodeState(fragment, this.models);
-    this.fragment = fragment;
-    this.controls.show();
-    this.showPanels();
-    this.refresh();
-  }
-
-  changed() {
-    this.setFragment(encodeState(this.state, this.models));
-  }
-
-  setFragment(fragment) {
-    this.fragment = fragment;
-    try {
-      window.history.replaceState(null, "", `#${this.fragment}`);
-    } catch {
-      // A notebook's frame has no address of its own.
-    }
-  }
-
-  onChange(kind, value) {
-    if (kind === "text") {
-      for (const panel of this.state.panels) panel.interventions = keepForOtherText(panel.interventions);
-    }
-    if (kind === "panels") {
-      const other = this.models.length > 1 ? (this.state.panels[0].model + 1) % this.models.length : 0;
-      this.state.panels = value ? [this.state.panels[0], newPanel(other)] : this.state.panels.slice(0, 1);
-      this.showPanels();
-    }
-    const { decoding } = this.state;
-    for (const panel of this.state.panels) if (panel.view === "tree" && decoding.kind !== "beam") panel.view = "heatmap";
-    this.changed();
-    this.refresh();
-  }
-
-  refresh() {
-    for (const panel of this.panels) panel.refresh();
-  }
-
-  showPanels() {
-    this.panels = this.state.panels.map((_, index) => this.panels[index] ?? new Panel(this, index));
-    this.panelRow.replaceChildren(...this.panels.map(({ root }) => root));
-    for (const panel of this.panels) panel.render();
-  }
-
-  redraw() {
-    for (const panel of this.panels) if (panel.translation !== null) panel.renderPicture();
-  }
-
-  // --- theme, language, tabs ---
-
-  setTheme(theme) {
-    this.theme = theme in THEME_TEXTS ? theme : "auto";
-    this.shown = this.theme === "auto" ? (this.preferDark.matches ? "dark" : "light") : this.theme;
-    document.documentElement.dataset.theme = this.shown;
-    this.redraw();
-    this.labs?.renderPlot();
-  }
-
-  setLanguage(name) {
-    document.documentElement.lang = setLanguage(name);
-    for (const node of document.querySelectorAll("[data-text]")) node.textContent = t(node.dataset.text);
-    setOptions(document.getElementById("language"), Object.entries(TEXTS).map(([code, { languageName }]) => [code, languageName]), document.documentElement.lang);
-    setOptions(document.getElementById("theme"), Object.entries(THEME_TEXTS).map(([key, text]) => [key, t(text)]), this.theme);
-    this.controls?.show();
-    for (const panel of this.panels) panel.render();
-    this.labs?.render();
-  }
-
-  colours() {
-    return this.themes[this.shown];
-  }
-
-  // Pictures grow with the type.
-  unit() {
-    return parseFloat(getComputedStyle(document.documentElement).fontSize) / 16;
-  }
-
-  // The labs, if the file has any: in a tab of their own, or alone.
-  showLabs() {
+  openViews(page) {
     const data = readJson("labs");
-    if (data === null) return;
-    const root = document.getElementById("labs-tab");
-    this.labs = new Labs(this, root, data);
-    if (readJson("models").length > 0) {
-      this.openTab = mountTabs(document.getElementById("tabs"), { tabTranslate: this.root, tabLabs: root }, (key) => this.onTab(key));
-    } else root.hidden = false;
-    this.restore();
-  }
+    return data === null ? {} : { tabLabs: new Labs(page, document.getElementById("labs-tab"), data) };
+  },
 
-  onTab(key) {
-    if (key === "tabLabs") this.setFragment(this.labs.fragment);
-    else if (this.state) this.changed();
-    this.redraw();
-  }
-
-  // --- for the panels ---
-
-  announce(text) {
-    document.getElementById("announce").textContent = text;
-  }
-
-  copyLink() {
-    this.changed();
-    return this.copyAddress();
-  }
-
-  async copyAddress() {
-    try {
-      await navigator.clipboard.writeText(window.location.href);
-      this.announce(t("linkCopied"));
-    } catch {
-      this.announce(window.location.href); // the address bar has it
-    }
-  }
-}
+  connect() {
+    const engine = readJson("engine");
+    return recordings?.map((one) => new Recording(one)) ?? manifests.map((manifest, index) => new Client(engine, manifest, takeWeights(index)));
+  },
+};
 
 function takeWeights(index) {
   const node = document.getElementById(`weights-${index}`);
@@ -181,21 +30,4 @@ function takeWeights(index) {
   return weights;
 }
 
-function recall(name) {
-  try {
-    return window.localStorage.getItem(`regard-${name}`);
-  } catch {
-    return null; // not allowed here
-  }
-}
-
-function remember(name, value) {
-  try {
-    window.localStorage.setItem(`regard-${name}`, value);
-  } catch {
-    // not allowed here
-  }
-  return value;
-}
-
-new Page().load();
+new Page(file).load();

@@ -1,4 +1,4 @@
-// The tabs of the page: translating and labs.
+// The tabs of the page: translating, labs, and what a server has.
 
 import { element } from "./dom.js";
 import { t } from "./texts.js";
@@ -24,7 +24,10 @@ export function mountTabs(root, sections, chosen) {
   }
   root.addEventListener("keydown", ({ key }) => {
     if (key !== "ArrowLeft" && key !== "ArrowRight") return;
-    const other = root.querySelector('[aria-selected="false"]');
+    const buttons = [...root.children];
+    const step = key === "ArrowRight" ? 1 : -1;
+    const current = buttons.findIndex((button) => button.tabIndex === 0);
+    const other = buttons.at((current + step) % buttons.length);
     choose(other.dataset.text);
     other.focus();
   });
