@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from regard import shipped
-from regard.cli.common import Device, Int8, OptionalRuns, app, err
+from regard.cli.common import Bfloat16, Device, Engine, Int8, OptionalRuns, app, err
 from regard.devices import resolve_device
 from regard.errors import UserError
 
@@ -65,6 +65,8 @@ def serve(
     log_text: Annotated[bool, typer.Option("--log-text", help="Also log the texts.")] = False,
     device: Device = "auto",
     int8: Int8 = False,
+    bfloat16: Bfloat16 = False,
+    engine: Engine = "pytorch",
 ) -> None:
     """Serve the page and an API for runs, trained or in training; without a run, the shipped models.
 
@@ -78,12 +80,15 @@ def serve(
 
     token = token or os.environ.get("REGARD_TOKEN") or None
     check_token(host, token, no_token)
+    for_cpu = int8 or engine != "pytorch"
     limits = Limits(max_characters, max_texts, max_beam, max_beam, max_body, timeout, max_queue)
     settings = Settings(
         runs=tuple(runs or map(Path, shipped.names())),
         comparisons=tuple(compare or ()),
-        device="cpu" if int8 and device == "auto" else resolve_device(device),
+        device="cpu" if for_cpu and device == "auto" else resolve_device(device),
         int8=int8,
+        bfloat16=bfloat16,
+        engine=engine,
         workers=workers,
         window=window / 1000,
         max_batch=max_batch,

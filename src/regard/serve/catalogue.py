@@ -121,7 +121,8 @@ class ServedRun:
 
 def load_model(folder: Path, settings: Settings) -> Translator:
     """The one place where a model is loaded."""
-    return load(folder, settings.device, int8=settings.int8)
+    options = {"int8": settings.int8, "bfloat16": settings.bfloat16, "engine": settings.engine}
+    return load(folder, settings.device, **options)
 
 
 def read_comparison(name: str, folder: Path) -> schema.Comparison:

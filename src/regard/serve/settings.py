@@ -73,6 +73,8 @@ class Settings:
     comparisons: tuple[Path, ...] = ()
     device: str = "cpu"
     int8: bool = False
+    bfloat16: bool = False
+    engine: str = "pytorch"
     workers: int = 1
     """Copies of each model, each with a thread of its own."""
     window: float = 0.003
