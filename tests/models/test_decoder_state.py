@@ -117,35 +117,20 @@ def test_memory_can_be_reused(model, example):
 def test_reserving_changes_no_output(model, example):
     """Steps of a reserved state change values in tensors of fixed shape."""
     memory = model.encode(example.source, example.mask)
-    expected, _ = run_steps(model, model.init_state(memory), example.target[:, :9])
-    for t in (0, 1, 3):
-        _, state = run_steps(model, model.init_state(memory), example.target[:, :t])
-        middle, state = run_steps(model, state.reserve(3), example.target[:, t : t + 3])
-        assert_close(middle, expected[:, t : t + 3])
-        last, _ = run_steps(model, state.reserve(6), example.target[:, t + 3 : 9])  # more space
-        assert_close(last, expected[:, t + 3 :])
+    expected, _ = run_steps(model, model.init_state(memory), example.target[:, :6])
+    first, _ = run_steps(model, model.init_state(memory).reserve(2), example.target[:, :2])
+    assert_close(first, expected[:, :2])
+    _, state = run_steps(model, model.init_state(memory), example.target[:, :1])
+    state = state.reserve(3)
+    structure = state.structure()
+    middle, state = run_steps(model, state, example.target[:, 1:4])
+    assert_close(middle, expected[:, 1:4])
+    assert state.structure() == structure or isinstance(model, Pretrained)
+    last, _ = run_steps(model, state.reserve(2), example.target[:, 4:6])  # more space
+    assert_close(last, expected[:, 4:])
 
 
 def test_hypotheses_of_a_reserved_state_are_independent(model, example):
     memory = model.encode(example.source, example.mask)
     _, state = run_steps(model, model.init_state(memory), example.target[:, :2])
     check_hypotheses(model, example, state.expand(1).reserve(20), 2)
-
-
-def test_a_reserved_state_keeps_its_shapes(model, example):
-    if isinstance(model, Pretrained):
-        pytest.skip("the caches of Hugging Face models grow")
-    state = model.init_state(model.encode(example.source, example.mask))
-    _, state = run_steps(model, state, example.target[:, :1])
-    shapes = []
-    state = state.reserve(4)
-    for tokens in example.target[:, 1:4].T:
-        shapes.append(shapes_of(state))
-        _, state = model.step(tokens, state)
-    assert shapes == [shapes_of(state)] * 3
-
-
-def shapes_of(state):
-    shapes = []
-    state._map(lambda tensor: shapes.append(tensor.shape) or tensor)
-    return shapes
