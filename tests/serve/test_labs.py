@@ -1,11 +1,14 @@
 """Labs over HTTP: any parameters, in a process that is ended when it takes too long."""
 
+import asyncio
+import os
 from dataclasses import replace
 
 import pytest
 
 from regard.labs import LABS
-from regard.serve.settings import Settings
+from regard.serve import lab_process
+from regard.serve.settings import RequestError, Settings
 from tests.serve.conftest import LIMITS, serve
 
 
@@ -31,3 +34,12 @@ def test_labs():
         assert (answer.status, answer.json["code"]) == (408, "too-slow")
         assert "more than 4 seconds" in answer.json["error"]
         assert client.get("/healthz").status == 200
+
+
+def test_a_process_that_cannot_start_is_an_answer(monkeypatch):
+    monkeypatch.setattr(lab_process, "serve_labs", os.getcwd)  # ends at once, without an answer
+    labs = lab_process.LabProcess(seconds=5)
+    with pytest.raises(RequestError, match="ended as it started"):
+        asyncio.run(labs.run("scaling", 0, {}))
+    labs.stop()
+    assert labs.process is None

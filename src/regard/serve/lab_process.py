@@ -59,11 +59,17 @@ class LabProcess:
     def start(self) -> Connection:
         if self.process is None or not self.process.is_alive() or self.connection is None:
             context = multiprocessing.get_context("spawn")
-            self.connection, theirs = context.Pipe()
-            self.process = context.Process(target=serve_labs, args=(theirs,), daemon=True)
-            self.process.start()
+            ours, theirs = context.Pipe()
+            process = context.Process(target=serve_labs, args=(theirs,), daemon=True)
+            process.start()
             theirs.close()
-            self.connection.recv()  # PyTorch is imported: from here on, the time is the lab's
+            self.process, self.connection = process, ours
+            try:
+                ours.recv()  # PyTorch is imported: from here on, the time is the lab's
+            except EOFError:
+                self.stop()
+                message = "the process for labs ended as it started: look for its error in the log"
+                raise RequestError(503, "no-labs", message, {"Retry-After": "5"}) from None
         return self.connection
 
     def stop(self) -> None:
