@@ -15,4 +15,6 @@ def test_every_break_changes_the_library_once_and_names_a_test_file():
         changed = broken.apply(source)
         if broken.file.endswith(".py"):
             compile(changed, broken.file, "exec")
-        assert all((ROOT / test).is_file() for test in broken.tests), broken.name
+        assert all((ROOT / test).exists() for test in broken.tests), (
+            broken.name
+        )  # files, or a folder

@@ -23,7 +23,7 @@ from regard.text.cache import encode_cached
 from regard.text.tokenizer import TokenizerPair
 
 ITERATIONS = 5
-FREQUENT = 1000  # target tokens that are candidates for every source
+FREQUENT = 700  # target tokens that are candidates for every source
 MAX_PAIRS = 100_000  # alignments of more sentences add little and take memory
 Array = np.ndarray
 
