@@ -68,7 +68,8 @@ def test_a_slow_kernel_measures_above_1_and_a_fast_one_below():
 @pytest.mark.parametrize(
     ("ratios", "chosen"),
     [
-        ({"onednn": 0.7, "int_mm": 0.5, "fbgemm": 0.6}, "int_mm"),
+        ({"onednn": 0.7, "int_mm": 0.4, "fbgemm": 0.6}, "int_mm"),
+        ({"onednn": 0.7, "int_mm": 0.55, "fbgemm": 0.6}, "fbgemm"),  # as fast, up to noise
         ({"onednn": 1.2, "int_mm": 9.0, "fbgemm": 1.0}, None),
         ({"onednn": None, "int_mm": 0.9, "fbgemm": None, "fbgemm-7-bit": 0.6}, "fbgemm-7-bit"),
         ({"int_mm": 0.9, "fbgemm": 0.8, "fbgemm-7-bit": 0.6}, "fbgemm"),
