@@ -51,7 +51,7 @@ def find_kernel() -> type[Int8Kernel] | None:
 def choose(ratios: Ratios) -> str | None:
     """The first kernel, in the order of `KERNELS`, near the smallest ratio; None: no ratio is below 1.
 
-    Times on a busy machine scatter, and with several threads the first kernels gain most.
+    Times on a busy machine scatter: a later kernel has to be clearly faster.
     """
     exact = {name: ratio for name, ratio in ratios.items() if ratio is not None}
     for name, full in REDUCED.items():
