@@ -3,11 +3,10 @@ FROM python:3.12-slim AS build
 WORKDIR /src
 COPY pyproject.toml README.md LICENSE constraints.txt ./
 COPY src ./src
-# --build-arg TORCH_INDEX=URL: an index with PyTorch's CPU build, which is much smaller than the one with CUDA.
-ARG TORCH_INDEX=
+# --build-arg PIP_EXTRA_INDEX_URL=URL: where pip finds PyTorch's CPU build, which is much smaller than the one with CUDA.
+ARG PIP_EXTRA_INDEX_URL
 RUN python -m venv /opt/regard \
-    && /opt/regard/bin/pip install --no-cache-dir ${TORCH_INDEX:+--extra-index-url "$TORCH_INDEX"} \
-        -c constraints.txt ".[serve]"
+    && /opt/regard/bin/pip install --no-cache-dir -c constraints.txt ".[serve]"
 
 FROM python:3.12-slim
 RUN apt-get update \
