@@ -1,6 +1,8 @@
 """The device to compute on, chosen by name."""
 
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 from regard.errors import UserError, suggest
 
@@ -44,3 +46,16 @@ def is_out_of_memory(error: RuntimeError) -> bool:
     """Whether the device or the host ran out of memory, in any of PyTorch's wordings."""
     messages = ("out of memory", "can't allocate memory", "ALLOC_FAILED")
     return any(message in str(error) for message in messages)
+
+
+@contextmanager
+def use_threads(count: int) -> Iterator[None]:
+    """Compute with this many threads on a CPU."""
+    import torch
+
+    before = torch.get_num_threads()
+    torch.set_num_threads(count)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)

@@ -8,8 +8,7 @@ effect is a formula about nothing (a query of length 0 copies no value), so a la
 import math
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, ClassVar, Literal
 
@@ -19,6 +18,7 @@ from pydantic import ValidationError
 from torch import Generator
 
 from regard.config.table import Table
+from regard.devices import use_threads
 from regard.diagrams.themes import Theme, get_theme
 from regard.errors import UserError
 from regard.labs.plotting import new_figure
@@ -202,17 +202,6 @@ class Exercise:
         return self.solution.__name__
 
 
-@contextmanager
-def single_thread() -> Iterator[None]:
-    """Run PyTorch on one thread: for tensors this small, more threads add overhead and timing noise."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(threads)
-
-
 class Parameters(Table):
     """The parameters of a lab: each field has a default, a range and a one-line description."""
 
@@ -240,7 +229,7 @@ class Lab(ABC):
         """Run the lab; parameters that are not given keep their defaults."""
         params = self.validate_parameters(parameters)
         started = time.perf_counter()
-        with torch.random.fork_rng(devices=[]), single_thread():
+        with torch.random.fork_rng(devices=[]), use_threads(1):
             torch.manual_seed(seed)  # models initialise their weights from the global generator
             findings = self.measure(params, torch.Generator().manual_seed(seed))
         seconds = time.perf_counter() - started

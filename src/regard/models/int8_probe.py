@@ -12,7 +12,7 @@ import subprocess
 import sys
 import zlib
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from time import perf_counter
@@ -21,6 +21,7 @@ import torch
 from torch import Tensor
 
 from regard import files
+from regard.devices import use_threads
 from regard.errors import UserError
 from regard.linear import PackedBackend
 from regard.models.int8_kernels import KERNELS, Int8Kernel, int8_linear
@@ -83,18 +84,8 @@ def probe(names: Iterable[str]) -> Iterator[tuple[str, float | None]]:
         yield name, measure(kernel) if kernel.is_available() and is_exact(kernel) else None
 
 
-@contextmanager
-def one_thread() -> Iterator[None]:
-    """Several threads wait for each other, so that on a busy machine their times are noise."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(threads)
-
-
-@one_thread()
+# Several threads wait for each other, so that on a busy machine their times are noise.
+@use_threads(1)
 @torch.inference_mode()
 def measure(kernel: type[Int8Kernel]) -> float:
     """Time divided by that of float32: the geometric mean over `ROWS`."""

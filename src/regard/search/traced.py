@@ -1,8 +1,8 @@
 """Steps of one sentence at a time, traced.
 
-With one sentence, a step is a few hundred small operations, and about a third of its time in float32 goes into
-calling them. A trace (`torch.jit.trace`) records the operations once and repeats them without Python. It
-reads the model's own weights, packed, in int8 or neither.
+With one sentence, a step is a few hundred small operations, and about a third of its time in float32 goes
+into calling them. A trace (`torch.jit.trace`) records the operations once and repeats them without Python.
+It reads the model's own weights, packed, in int8 or neither.
 
 A trace serves one number of hypotheses. The decoder state is reserved (see `DecoderState.reserve`), so that
 steps change no shape; lengths of sources and caches may vary, but each new one is compared with a step that

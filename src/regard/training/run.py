@@ -1,7 +1,7 @@
 """A training run from start to end: data, model, warm start, loop, result card."""
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +10,7 @@ from rich.console import Console
 
 from regard import files
 from regard.config import Config, Training
+from regard.devices import use_threads
 from regard.display import Display
 from regard.evaluation import greedy_bleu
 from regard.models import Model, PretrainedCheckpoint, build, load_pretrained
@@ -134,18 +135,13 @@ def train_in_folder(
     return card
 
 
-@contextmanager
-def use_saved_threads(folder: Path, display: Display) -> Iterator[None]:
+def use_saved_threads(folder: Path, display: Display) -> AbstractContextManager[None]:
     """Compute with as many threads as when the run started: they decide in which order sums round."""
     default = torch.get_num_threads()
     saved = read_start_event(folder).get("threads", default)
     if saved != default:
         display.print(f"using {saved} CPU threads, as when this run started (now {default})")
-    torch.set_num_threads(saved)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(default)
+    return use_threads(saved)
 
 
 def build_model(
