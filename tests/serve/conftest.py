@@ -72,7 +72,7 @@ class Client:
 def serve(settings: Settings) -> Iterator[Client]:
     with listen("127.0.0.1", 0) as listener:
         server = create_server(settings)
-        thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
+        thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]}, daemon=True)
         thread.start()
         try:
             while not server.started:
@@ -81,7 +81,8 @@ def serve(settings: Settings) -> Iterator[Client]:
             yield Client(listener.getsockname()[1], settings.token)
         finally:
             server.should_exit = True
-            thread.join()
+            thread.join(30)
+            assert not thread.is_alive(), "the server does not stop"
 
 
 @pytest.fixture(scope="session")
