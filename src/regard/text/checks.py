@@ -5,7 +5,7 @@ A mistake with which no training can be meant raises an error; what may be meant
 
 import re
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice, pairwise, zip_longest
 from math import sqrt
 from pathlib import Path
@@ -141,13 +141,24 @@ def check_copies(split: str, pairs: Pairs) -> Iterator[str]:
 
 def check_variety(split: str, pairs: Pairs) -> Iterator[str]:
     """A side with very few different texts, such as a column with the name of a language."""
-    for side, texts in zip(("sources", "targets"), zip(*pairs, strict=True), strict=True):
-        different = len(set(texts))
+    for side, column in (("sources", 0), ("targets", 1)):
+        texts = [pair[column] for pair in pairs]
+        different = len(take_different(texts, FEW_TEXTS + 1))
         if different <= FEW_TEXTS and different < FEW_DIFFERENT * len(texts):
             yield (
                 f"data.{split}: {len(texts):,} {side} are only {different} different texts, such as "
                 f'"{shorten(texts[-1])}": is it the wrong column?'
             )
+
+
+def take_different(texts: Iterable[str], count: int) -> set[str]:
+    """The first `count` different texts, or all if there are fewer."""
+    found: set[str] = set()
+    for text in texts:
+        found.add(text)
+        if len(found) == count:
+            break
+    return found
 
 
 def check_direction(split: str, corpus: Corpus) -> None:
@@ -181,9 +192,10 @@ def similarity(first: Counter[str], second: Counter[str]) -> float:
 
 def check_overlap(split: str, corpus: Corpus) -> Iterator[str]:
     """Pairs that are also training pairs, ignoring case."""
-    known = {(source.casefold(), target.casefold()) for source, target in corpus["train"]}
-    pairs = corpus[split]
-    shared = sum((source.casefold(), target.casefold()) in known for source, target in pairs)
+    pairs = [fold_case(pair) for pair in corpus[split]]
+    held_out = set(pairs)  # not the training pairs: there may be millions
+    found = held_out.intersection(map(fold_case, corpus["train"]))
+    shared = sum(pair in found for pair in pairs)
     if shared > OVERLAP * len(pairs):
         amount = "all" if shared == len(pairs) else f"{shared:,} of {len(pairs):,}"
         noun = "validation" if split == "val" else split
@@ -191,6 +203,10 @@ def check_overlap(split: str, corpus: Corpus) -> Iterator[str]:
             f"data.{split}: {amount} pairs are also in the training data, so {noun} scores are too good "
             "and show no overfitting: hold out pairs that training does not see"
         )
+
+
+def fold_case(pair: tuple[str, str]) -> tuple[str, str]:
+    return pair[0].casefold(), pair[1].casefold()
 
 
 def check_sizes(corpus: Corpus) -> Iterator[str]:
