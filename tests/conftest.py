@@ -22,7 +22,9 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")  # two test workers share the core
 os.environ["HF_HUB_OFFLINE"] = "1"  # no test may use the network
 _cache = tempfile.TemporaryDirectory(prefix="regard-tests-")
 os.environ["REGARD_CACHE"] = _cache.name  # not the user's cache
-if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # a shell without job control, in the background
+if (
+    signal.getsignal(signal.SIGINT) is signal.SIG_IGN
+):  # a shell without job control, in the background
     signal.signal(signal.SIGINT, signal.default_int_handler)  # which the commands of tests inherit
 
 lazy_checks.install()

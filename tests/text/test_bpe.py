@@ -3,7 +3,7 @@
 import json
 
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from regard import config
@@ -17,7 +17,9 @@ TEXT = [
     "die Flüsse sind breiter und die Türme höher",
 ]
 PAIRS = [(source, target.upper()) for source, target in zip(TEXT, TEXT[1:] + TEXT[:1], strict=True)]
-NO_DEADLINE = settings(deadline=None, max_examples=60)
+NO_DEADLINE = settings(
+    deadline=None, max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
 
 
 def train(size: int = 320, lower: bool = False, symbols=()) -> BpeTokenizer:
@@ -54,6 +56,22 @@ def test_decoding_inverts_encoding_without_unknown_tokens(text):
 @example(text="İSTANBUL ẞ ΑΣ")
 def test_lowercasing_changes_only_the_case(text):
     assert LOWER.decode(LOWER.encode(text)) == text.lower()
+
+
+WORDS_AND_GAPS = st.lists(
+    st.text(" \t\n\r\x0b\x1c\x85\xa0\u2003\u2028,.'sa1é<U>", max_size=12), max_size=5
+)
+
+
+@NO_DEADLINE
+@given(texts=WORDS_AND_GAPS)
+@example(texts=["a\tb  c"])
+@example(texts=["the tower the", "the  tower", " the", "the ", "<U> the tower", ""])
+@pytest.mark.parametrize("remembered", [0, 200_000])
+def test_many_texts_are_encoded_as_each_alone(texts, remembered, monkeypatch):
+    """Word by word, whatever separates the words, and whether or not they are remembered."""
+    monkeypatch.setattr("regard.text.tokenizer.MAX_WORDS", remembered)
+    assert TASK.encode_all(texts) == [TASK.encode(text) for text in texts]
 
 
 @pytest.mark.parametrize("special", [*SPECIAL_TOKENS, "<pad><end>", "a <unk> b", "<end> "])

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, fields
 from functools import cached_property
-from itertools import chain
+from itertools import chain, islice
 
 import numpy as np
 import torch
@@ -33,7 +33,7 @@ class Batch:
 
 
 TokenIds = Sequence[Sequence[int]]
-CHUNK = 10_000  # texts that are tokenized together
+CHUNK = 500  # texts that are tokenized together: few enough for the cache, and for Python's garbage collector
 
 
 @dataclass(frozen=True)
@@ -45,9 +45,13 @@ class RaggedArray(Sequence):
 
     @classmethod
     def from_rows(cls, rows: Iterable[Sequence[int]]) -> "RaggedArray":
-        rows = list(rows)
-        values = np.fromiter(chain.from_iterable(rows), dtype=np.int32)
-        return cls(values, np.cumsum([0, *map(len, rows)]))
+        """In chunks: as Python integers, all rows at once would take several times the memory."""
+        values, lengths = [np.empty(0, dtype=np.int32)], [np.zeros(1, dtype=np.int64)]
+        remaining = iter(rows)
+        while chunk := list(islice(remaining, CHUNK)):
+            values.append(np.fromiter(chain.from_iterable(chunk), dtype=np.int32))
+            lengths.append(np.fromiter(map(len, chunk), dtype=np.int64))
+        return cls(np.concatenate(values), np.cumsum(np.concatenate(lengths)))
 
     def __len__(self) -> int:
         return len(self.offsets) - 1
@@ -129,11 +133,12 @@ class RaggedTensor:
         """The given rows, followed by the row `dummy`."""
         ragged = rows if isinstance(rows, RaggedArray) else RaggedArray.from_rows(rows)
         # PAD after the last token: an empty last row starts there, and its index must exist.
-        values = np.concatenate([ragged.values, np.array([*dummy, PAD])])
+        values = np.concatenate([ragged.values, np.array([*dummy, PAD], dtype=np.int32)])
         starts = ragged.offsets
         lengths = np.append(np.diff(ragged.offsets), len(dummy))
         return cls(
-            *(torch.from_numpy(x.astype(np.int64)).to(device) for x in (values, starts, lengths))
+            torch.from_numpy(values.astype(np.int32, copy=False)).to(device),
+            *(torch.from_numpy(x.astype(np.int64)).to(device) for x in (starts, lengths)),
         )
 
     def gather(
@@ -143,7 +148,7 @@ class RaggedTensor:
         position = torch.arange(length, device=rows.device)
         mask = position < self.lengths[rows, None]
         index = (self.starts[rows, None] + position).masked_fill(~mask, 0)
-        return self.values[index].masked_fill(~mask, PAD), mask
+        return self.values[index].long().masked_fill(~mask, PAD), mask
 
 
 class DeviceDataset:

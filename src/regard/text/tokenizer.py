@@ -4,6 +4,7 @@ import json
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +29,10 @@ __all__ = [
     "TokenizerPair",
     "WordTokenizer",
 ]
+
+
+MAX_WORDS = 200_000
+"""How many words a `BpeTokenizer` remembers, about 60 MB."""
 
 
 class CharacterTokenizer(Tokenizer):
@@ -111,20 +116,31 @@ class BpeTokenizer(Tokenizer):
         vocabulary = {piece: index for index, piece in enumerate(pieces)}
         self.backend = build_backend(models.BPE(vocab=vocabulary, merges=self.merges))
         self.byte_decoder = decoders.ByteLevel()
+        self.word_ids: dict[str, list[int]] = {}
 
     def tokenize(self, text: str) -> list[str]:
         # After a space, the first word is the same token as inside a sentence.
         return self.backend.encode(" " + text).tokens if text else []
 
     def encode_all(self, texts: Sequence[str]) -> list[list[int]]:
-        """On all cores, for many texts."""
+        """Each word is encoded once: no merge crosses a space, so a text has the ids of its words."""
         symbols, rests = zip(*map(self.split_symbol, texts), strict=True) if texts else ((), ())
-        encodings = self.backend.encode_batch_fast([" " + rest if rest else "" for rest in rests])
-        first = len(SPECIAL_TOKENS) + len(self.symbols)  # a byte-level piece is never unknown
+        words = [split_words(rest) for rest in rests]
+        self._remember(dict.fromkeys(chain.from_iterable(words)))
         return [
-            symbol + [first + index for index in encoding.ids]
-            for symbol, encoding in zip(symbols, encodings, strict=True)
+            symbol + list(chain.from_iterable(map(self.word_ids.__getitem__, row)))
+            for symbol, row in zip(symbols, words, strict=True)
         ]
+
+    def _remember(self, words: Iterable[str]) -> None:
+        """Encode the words that are new, on all cores."""
+        if len(self.word_ids) > MAX_WORDS:
+            self.word_ids.clear()
+        new = [word for word in words if word not in self.word_ids]
+        encodings = self.backend.encode_batch_fast([" " + word for word in new])
+        first = len(SPECIAL_TOKENS) + len(self.symbols)  # a byte-level piece is never unknown
+        for word, encoding in zip(new, encodings, strict=True):
+            self.word_ids[word] = [first + index for index in encoding.ids]
 
     def detokenize(self, pieces: Iterable[str]) -> str:
         return self.byte_decoder.decode(list(pieces)).removeprefix(" ")
@@ -162,6 +178,12 @@ class BpeTokenizer(Tokenizer):
         pieces = sorted(vocabulary, key=lambda piece: vocabulary[piece])
         merges = json.loads(backend.to_str())["model"]["merges"]
         return cls(pieces, symbols, lowercase, strict=False, merges=merges)
+
+
+def split_words(text: str) -> list[str]:
+    """The words of a text, or the whole text if anything but single spaces separates them."""
+    words = text.split(" ")
+    return words if words == text.split() else [text] * bool(text)
 
 
 def build_backend(model: models.BPE) -> Backend:
