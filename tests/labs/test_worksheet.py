@@ -17,6 +17,7 @@ import pytest
 import torch
 
 from regard import UserError
+from regard.cli.lab_report import print_grade
 from regard.labs import LABS, Check, Exercise
 from regard.labs.grading import launch, sandbox
 from regard.labs.grading.launch import Worker
@@ -172,17 +173,6 @@ def test_wrong_shape_is_given_as_the_reason_for_a_failure():
     assert remark.endswith("returned a tensor [3, 3]; expected a tensor [3]")
 
 
-@every_lab
-def test_unchanged_worksheet(lab):
-    def call(encoded, description):
-        raise AnswerError("NotImplementedError", "", 2, "def f():\n    raise NotImplementedError")
-
-    checks, remark = grade_answer(lab.exercise, RemoteFunction(lab.exercise, call))
-    assert checks == []
-    expected = f"not implemented yet: fill in {lab.exercise.function} in line 2 (`raise NotImpl"
-    assert remark.startswith(expected)
-
-
 # ---- encoding
 
 
@@ -310,6 +300,36 @@ def test_control_characters_are_replaced():
 # ---- answer files, each in its own sandbox
 
 
+def standalone_source(solution):
+    """A solution as an answer file: with the functions and numbers of the library that it uses."""
+    used = {name: solution.__globals__.get(name) for name in solution.__code__.co_names}
+    helpers = [
+        inspect.getsource(value)
+        for value in used.values()
+        if inspect.isfunction(value) and value.__module__.startswith("regard")
+    ]
+    numbers = [f"{name} = {value}" for name, value in used.items() if isinstance(value, int)]
+    imports = ["from __future__ import annotations", "import math, torch"]
+    return "\n".join([*imports, *numbers, *helpers, inspect.getsource(solution)])
+
+
+@every_lab
+def test_solution_passes_in_the_sandbox(lab, tmp_path):
+    path = tmp_path / "answer.py"
+    path.write_text(standalone_source(lab.exercise.solution), "utf-8")
+    report = check_answer(lab, path)
+    assert report.passed, report.remark
+
+
+@every_lab
+def test_unchanged_worksheet(lab, tmp_path):
+    report = check_answer(lab, write_worksheet(lab, tmp_path))
+    assert report.checks == []
+    expected = f"not implemented yet: fill in {lab.exercise.function} in line "
+    assert report.remark.startswith(expected)
+    assert "(`raise NotImplementedError`)" in report.remark
+
+
 @pytest.fixture
 def answer(tmp_path):
     """Grade an answer to copying, given the body of its function."""
@@ -350,7 +370,7 @@ def test_computing_is_not_restricted(answer):
     assert report.passed, report.remark
 
 
-def test_missing_protections_are_reported():
+def test_missing_protections_are_reported(capsys):
     report = GradeReport("", "", "", [], "", "", 0.0, {"limits": "", "seccomp": ""})
     assert report.warning == (
         "on this system an answer file can read your files: check only files you trust"
@@ -358,6 +378,17 @@ def test_missing_protections_are_reported():
     assert "write files, start programs" in GradeReport("", "", "", [], "", "", 0.0).warning
     protected = dict.fromkeys(PROTECTIONS, "")
     assert GradeReport("", "", "", [], "", "", 0.0, protected).warning == ""
+    print_grade(report)
+    assert "an answer file can read your files" in " ".join(capsys.readouterr().out.split())
+
+
+def test_worker_that_dies_at_the_start_of_an_answer(answer, monkeypatch):
+    worker = Worker()
+    worker.process.kill()
+    worker.process.wait()
+    monkeypatch.setattr(sandbox, "take_worker", lambda: worker)
+    with pytest.raises(UserError, match="closed its socket to the checker while starting"):
+        answer("return keys[j]")
 
 
 FORBIDDEN = """

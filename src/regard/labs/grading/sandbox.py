@@ -1,5 +1,6 @@
 """Run a user's answer file in a worker process: start it, call its function, and always stop it."""
 
+import contextlib
 import os
 import signal
 import socket
@@ -59,7 +60,7 @@ class Sandbox:
         self._deadline = time.monotonic() + CONFINE_SECONDS
         limits = {"seconds": self.seconds, "protections": list(self.requested)}
         try:
-            with theirs:
+            with theirs, contextlib.suppress(OSError):  # receiving reports the reason
                 self._worker.start(theirs, self._output, limits)
             self.protections = self._receive("starting")["protections"]
         except BaseException:
