@@ -9,7 +9,7 @@ import torch
 
 from regard import UserError
 from regard.labs import LABS, Check
-from regard.labs.grading.sandbox_worker import decode, encode
+from regard.labs.grading.worker.wire import decode, encode
 from regard.labs.grading.worksheet import GradeReport, RemoteFunction, grade_answer
 
 

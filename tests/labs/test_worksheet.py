@@ -5,7 +5,6 @@ import json
 import math
 import os
 import re
-import signal
 import socket
 import struct
 import sys
@@ -18,18 +17,20 @@ import pytest
 import torch
 
 from regard import UserError
+from regard.cli.lab_report import print_grade
 from regard.labs import LABS, Check, Exercise
-from regard.labs.grading import sandbox_worker
+from regard.labs.grading import launch, sandbox
+from regard.labs.grading.launch import Worker
 from regard.labs.grading.sandbox import AnswerError, Sandbox, sanitize
-from regard.labs.grading.sandbox_worker import Unsupported, decode, encode, receive, send
+from regard.labs.grading.values import cast_like, describe_type, has_nan
+from regard.labs.grading.worker import main as worker
+from regard.labs.grading.worker.confine import PROTECTIONS
+from regard.labs.grading.worker.wire import Unsupported, decode, encode, receive, send
 from regard.labs.grading.worksheet import (
     GradeReport,
     RemoteFunction,
-    cast_like,
     check_answer,
-    describe_type,
     grade_answer,
-    has_nan,
     read_answer,
     write_worksheet,
 )
@@ -172,17 +173,6 @@ def test_wrong_shape_is_given_as_the_reason_for_a_failure():
     assert remark.endswith("returned a tensor [3, 3]; expected a tensor [3]")
 
 
-@every_lab
-def test_unchanged_worksheet(lab):
-    def call(encoded, description):
-        raise AnswerError("NotImplementedError", "", 2, "def f():\n    raise NotImplementedError")
-
-    checks, remark = grade_answer(lab.exercise, RemoteFunction(lab.exercise, call))
-    assert checks == []
-    expected = f"not implemented yet: fill in {lab.exercise.function} in line 2 (`raise NotImpl"
-    assert remark.startswith(expected)
-
-
 # ---- encoding
 
 
@@ -310,15 +300,45 @@ def test_control_characters_are_replaced():
 # ---- answer files, each in its own sandbox
 
 
+def standalone_source(solution):
+    """A solution as an answer file: with the functions and numbers of the library that it uses."""
+    used = {name: solution.__globals__.get(name) for name in solution.__code__.co_names}
+    helpers = [
+        inspect.getsource(value)
+        for value in used.values()
+        if inspect.isfunction(value) and value.__module__.startswith("regard")
+    ]
+    numbers = [f"{name} = {value}" for name, value in used.items() if isinstance(value, int)]
+    imports = ["from __future__ import annotations", "import math, torch"]
+    return "\n".join([*imports, *numbers, *helpers, inspect.getsource(solution)])
+
+
+@every_lab
+def test_solution_passes_in_the_sandbox(lab, tmp_path):
+    path = tmp_path / "answer.py"
+    path.write_text(standalone_source(lab.exercise.solution), "utf-8")
+    report = check_answer(lab, path)
+    assert report.passed, report.remark
+
+
+@every_lab
+def test_unchanged_worksheet(lab, tmp_path):
+    report = check_answer(lab, write_worksheet(lab, tmp_path))
+    assert report.checks == []
+    expected = f"not implemented yet: fill in {lab.exercise.function} in line "
+    assert report.remark.startswith(expected)
+    assert "(`raise NotImplementedError`)" in report.remark
+
+
 @pytest.fixture
 def answer(tmp_path):
     """Grade an answer to copying, given the body of its function."""
 
-    def grade(body, seconds=10.0, header="import os, sys, torch"):
+    def grade(body, seconds=10.0, header="import os, sys, torch", protections=PROTECTIONS):
         path = tmp_path / "copying.py"
         lines = "\n".join("    " + line for line in body.strip().splitlines())
         path.write_text(f"{header}\ndef query(keys, j, beta):\n{lines}\n")
-        return check_answer(LABS["copying"], path, seconds)
+        return check_answer(LABS["copying"], path, seconds, protections)
 
     return grade
 
@@ -327,6 +347,48 @@ def test_correct_answer(answer):
     report = answer("print('called with', j)\nreturn (beta * keys[j]).float()")
     assert report.passed, report
     assert report.printed == "called with 0\ncalled with 3\ncalled with 10\n"
+    assert report.to_dict()["protections"] == report.protections
+    assert "limits" in report.protections
+
+
+USEFUL = """
+import dataclasses, random, numpy as np
+import torch.nn.functional as F
+weight = torch.eye(keys.shape[1], requires_grad=True, dtype=keys.dtype)
+torch.nn.Linear(3, 3)(torch.ones(2, 3)).sum().backward()
+print(torch.linalg.svd(torch.rand(40, 40))[1].shape, np.linalg.inv(np.eye(3)).sum(), random.random() < 1)
+print(torch.fft.fft(torch.ones(8)).real.sum().item(), torch.compile is not None)
+F.conv1d(torch.ones(1, 1, 9), torch.ones(1, 1, 3))
+(torch.rand(300, 300) @ torch.rand(300, 300)).softmax(-1)
+F.scaled_dot_product_attention(*torch.rand(3, 1, 2, 64, 16))
+return beta * (keys @ weight)[j]
+"""
+
+
+def test_computing_is_not_restricted(answer):
+    report = answer(USEFUL)
+    assert report.passed, report.remark
+
+
+def test_missing_protections_are_reported(capsys):
+    report = GradeReport("", "", "", [], "", "", 0.0, {"limits": "", "seccomp": ""})
+    assert report.warning == (
+        "on this system an answer file can read your files: check only files you trust"
+    )
+    assert "write files, start programs" in GradeReport("", "", "", [], "", "", 0.0).warning
+    protected = dict.fromkeys(PROTECTIONS, "")
+    assert GradeReport("", "", "", [], "", "", 0.0, protected).warning == ""
+    print_grade(report)
+    assert "an answer file can read your files" in " ".join(capsys.readouterr().out.split())
+
+
+def test_worker_that_dies_at_the_start_of_an_answer(answer, monkeypatch):
+    worker = Worker()
+    worker.process.kill()
+    worker.process.wait()
+    monkeypatch.setattr(sandbox, "take_worker", lambda: worker)
+    with pytest.raises(UserError, match="closed its socket to the checker while starting"):
+        answer("return keys[j]")
 
 
 FORBIDDEN = """
@@ -362,24 +424,34 @@ sys.exit()
 """
 
 
-def test_forbidden_operations(answer, tmp_path, monkeypatch):
+def test_audit_hook_where_the_kernel_offers_nothing(answer, tmp_path, monkeypatch):
+    """As on macOS: without a fork, the process that imported PyTorch runs the answer."""
+    monkeypatch.setattr(sandbox, "take_worker", lambda: Worker(forks=False))
     victim = tmp_path / "mine" / "precious"
     victim.parent.mkdir()
     victim.write_text("unchanged")
     monkeypatch.setenv("SECRET", "word")
-    header = f"import os, sys, torch\nVICTIM = {str(victim)!r}\nassert 'SECRET' not in os.environ"
-    report = answer(FORBIDDEN, header=header)
+    header = f"import os, sys, torch\nVICTIM = {str(victim)!r}\nassert not os.environ"
+    report = answer(FORBIDDEN, header=header, protections=("limits", "audit"))
     assert victim.read_text() == "unchanged"
     lines = report.printed.splitlines()
     assert len(lines) == 18
     assert all(line.startswith("forbidden") for line in lines), lines
     assert "SystemExit" in report.remark  # an answer that exits has failed
+    assert report.protections.keys() == {"limits", "audit"}
+
+
+def test_worker_that_cannot_start(monkeypatch, answer):
+    monkeypatch.setattr(sandbox, "take_worker", Worker)
+    monkeypatch.setattr(launch, "BOOT", "import nosuch")
+    with pytest.raises(UserError, match=r"(?s)could not be started .*No module named 'nosuch'"):
+        answer("return beta * keys[j]")
 
 
 ENDINGS = {
     "endless": (
         "print('here', flush=True)\nwhile True: pass",
-        "exceeded the time limit of 1 s .*It printed:\nhere",
+        "exceeded the time limit of 1 s .*It printed:\n.*here",
     ),
     "exited": ("os._exit(0)", r"its process exited with code 0 while calling query\(keys"),
     "crashed": ("import ctypes\nctypes.string_at(0)", "its process was killed by SIGSEGV"),
@@ -393,17 +465,26 @@ ENDINGS = {
 }
 
 
-@pytest.mark.parametrize("body", ENDINGS.values(), ids=ENDINGS.keys())
-def test_worker_process_is_always_killed(answer, body, monkeypatch):
-    started = []
-    enter = Sandbox.__enter__
-    monkeypatch.setattr(Sandbox, "__enter__", lambda self: started.append(self) or enter(self))
-    with pytest.raises(UserError, match=f"(?s){body[1]}"):
-        answer(body[0], seconds=1)
-    process = started[0]._process
-    assert process.returncode is not None
+@pytest.mark.parametrize(("body", "message"), ENDINGS.values(), ids=ENDINGS.keys())
+def test_process_of_an_answer_is_always_killed(answer, body, message):
+    header = "import os, sys, torch\nprint('process', os.getpid(), flush=True)"
+    with pytest.raises(UserError, match=f"(?s){message}") as raised:
+        answer(body, seconds=1, header=header)
+    process = int(re.search(r"process (\d+)", str(raised.value))[1])
     with pytest.raises(ProcessLookupError):
-        os.killpg(process.pid, signal.SIGTERM)  # the group is gone
+        os.kill(process, 0)
+    assert answer("return beta * keys[j]").passed  # by the same worker
+
+
+def test_worker_that_was_killed_is_replaced(answer):
+    worker = launch.take_worker()
+    launch.give_back(worker)
+    worker.process.kill()
+    worker.process.wait()
+    assert answer("return beta * keys[j]").passed
+    replacement = launch.take_worker()
+    launch.give_back(replacement)
+    assert replacement is not worker
 
 
 def test_answer_that_prints_without_end(answer):
@@ -427,14 +508,14 @@ def test_infinite_recursion_and_memory_limit(answer):
     assert "can't allocate memory" in report.remark
 
 
-def test_checks_cannot_be_forged_by_an_answer(answer):
-    report = answer(
-        "import regard.labs.lab\n"
-        "regard.labs.lab.Check.passed = property(lambda check: True)\n"
-        "return keys[0]"
+def test_result_far_larger_than_expected_is_not_graded(answer):
+    """`grade` might multiply it, and take all memory of the checker."""
+    report = answer("return torch.zeros(70_000)")
+    assert report.checks == []
+    assert re.search(
+        r"returned too much: a tensor \[70000\]; expected a tensor \[3\]", report.remark
     )
-    assert not report.passed
-    assert sum(check.passed for check in report.checks) == 2  # where j is 0 and beta is 1
+    assert len(answer("return {'k' * 10**6: 1}").remark) <= 2000
 
 
 class LocalSandbox(Sandbox):
@@ -443,14 +524,14 @@ class LocalSandbox(Sandbox):
     def _request(self, message, action):
         file = str(self.path)
         if "source" in message:
-            self.function, reply = sandbox_worker._load_function(
+            self.function, reply = worker.load_function(
                 message["source"], file, message["function"]
             )
             return reply
         try:
             return {"answer": encode(self.function(*decode(message["call"])))}
         except Exception as error:
-            return sandbox_worker._describe_error(error, file)
+            return worker.describe_error(error, file)
 
 
 @pytest.fixture

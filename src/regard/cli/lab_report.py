@@ -65,6 +65,8 @@ def print_grade(report: "GradeReport") -> None:
 
     if report.printed:
         print_text(f"your file printed:\n{report.printed.rstrip()}\n", "dim")
+    if report.warning:
+        print_text(f"{report.warning}\n", "dim")
     hints = set()
     for check in report.checks:
         print_text(check.name, passed=check.passed)

@@ -4,26 +4,20 @@ import contextlib
 import os
 import signal
 import socket
-import subprocess
-import sys
 import tempfile
 import time
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any, NoReturn, Self
 
-from regard.errors import UserError, join_names, suggest
-from regard.labs.grading import sandbox_worker
-from regard.labs.grading.sandbox_worker import decode, receive, send
+from regard.errors import join_names, suggest
+from regard.labs.grading.launch import SandboxError, Worker, give_back, take_worker
+from regard.labs.grading.worker.confine import PROTECTIONS
+from regard.labs.grading.worker.wire import decode, receive, send
 
-STARTUP_SECONDS = 120.0  # for importing PyTorch
+CONFINE_SECONDS = 20.0  # for setting the protections
+EXIT_SECONDS = 0.5  # between the end of an answer's socket and that of its process
 MAX_SHOWN = 2000  # bytes of what an answer printed
-# Of the parent's environment, and set for the worker.
-INHERITED = ("PATH", "LANG", "LC_ALL", "LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH")
-ENVIRONMENT = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
-
-
-class SandboxError(UserError):
-    """An answer file that cannot be loaded, or whose process has ended."""
 
 
 class AnswerError(Exception):
@@ -46,39 +40,29 @@ class AnswerError(Exception):
 
 
 class Sandbox:
-    """A worker process that holds a user's answer file, for the duration of the `with` block.
+    """A process that holds a user's answer file, for the duration of the `with` block.
 
-    The process has its own session, an empty working folder, a minimal environment and no standard input;
-    it is killed together with its children. Its replies are parsed as data only.
+    It has an empty environment, no standard input, and the protections of this system (`worker.confine`);
+    it is always killed. Its replies are parsed as data only.
     """
 
-    def __init__(self, path: Path, source: str, seconds: float) -> None:
-        self.path, self.source, self.seconds = path, source, seconds
+    def __init__(
+        self, path: Path, source: str, seconds: float, requested: Collection[str] = PROTECTIONS
+    ) -> None:
+        self.path, self.source, self.seconds, self.requested = path, source, seconds, requested
+        self.protections: dict[str, str] = {}  # those that were set, with details
         self.printed = ""
 
     def __enter__(self) -> Self:
-        if os.name != "posix":
-            raise SandboxError("answers can only be checked on Linux and macOS")
-        self._folder = tempfile.TemporaryDirectory(prefix="regard-answer-")
-        self._output = Path(self._folder.name) / "output"
-        self._channel, worker_end = socket.socketpair()
-        with self._output.open("wb") as output, worker_end:
-            self._process = subprocess.Popen(
-                [
-                    *(sys.executable, "-B", "-P", "-u", sandbox_worker.__file__),
-                    *(str(worker_end.fileno()), str(self.seconds)),
-                ],
-                stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=output,
-                cwd=self._folder.name,
-                env=self._environment(),
-                pass_fds=[worker_end.fileno()],
-                start_new_session=True,
-            )
-        self._deadline = time.monotonic() + STARTUP_SECONDS
+        self._worker: Worker | None = take_worker()
+        self._output = tempfile.TemporaryFile()
+        self._channel, theirs = socket.socketpair()
+        self._deadline = time.monotonic() + CONFINE_SECONDS
+        limits = {"seconds": self.seconds, "protections": list(self.requested)}
         try:
-            self._receive("importing PyTorch")
+            with theirs, contextlib.suppress(OSError):  # receiving reports the reason
+                self._worker.start(theirs, self._output, limits)
+            self.protections = self._receive("starting")["protections"]
         except BaseException:
             self.__exit__()
             raise
@@ -86,12 +70,10 @@ class Sandbox:
         return self
 
     def __exit__(self, *_: object) -> None:
-        with contextlib.suppress(ProcessLookupError, PermissionError):
-            os.killpg(self._process.pid, signal.SIGKILL)
-        self._process.wait()
+        self._stop(0.0)
         self._channel.close()
         self._read_output()
-        self._folder.cleanup()
+        self._output.close()
 
     def load(self, function: str) -> None:
         """Execute the file and look up the function."""
@@ -157,29 +139,29 @@ class Sandbox:
         raise SandboxError(f"{self.path}: {reason}{printed}")
 
     def _exit_reason(self) -> str:
-        try:
-            code = self._process.wait(0.5)
-        except subprocess.TimeoutExpired:
-            return "closed its socket to the checker"
-        return (
-            f"was killed by {signal.Signals(-code).name}"
-            if code < 0
-            else f"exited with code {code}"
-        )
+        match self._stop(EXIT_SECONDS):
+            case None:
+                return "closed its socket to the checker"
+            case code if code < 0:
+                return f"was killed by {signal.Signals(-code).name}"
+            case code:
+                return f"exited with code {code}"
+
+    def _stop(self, grace: float) -> int | None:
+        """Stop the process and keep its worker for the next answer."""
+        worker, self._worker = self._worker, None
+        if worker is None:
+            return None
+        code = worker.stop(grace)
+        give_back(worker)
+        return code
 
     def _read_output(self) -> None:
         """Read what the answer has printed so far."""
-        with contextlib.suppress(OSError), self._output.open("rb") as output:
-            data = output.read(MAX_SHOWN)
-            more = os.fstat(output.fileno()).st_size - len(data)
-            text = sanitize(data.decode("utf-8", errors="replace"))
-            self.printed = f"{text}\n... and {more} more bytes" if more else text
-
-    def _environment(self) -> dict[str, str]:
-        inherited = {name: os.environ[name] for name in INHERITED if name in os.environ}
-        home = self._folder.name
-        path = os.pathsep.join(os.path.abspath(entry) for entry in sys.path if entry)
-        return {**inherited, **ENVIRONMENT, "PYTHONPATH": path, "HOME": home, "MPLCONFIGDIR": home}
+        data = os.pread(self._output.fileno(), MAX_SHOWN, 0)
+        more = os.fstat(self._output.fileno()).st_size - len(data)
+        text = sanitize(data.decode("utf-8", errors="replace"))
+        self.printed = f"{text}\n... and {more} more bytes" if more else text
 
 
 def sanitize(text: str) -> str:

@@ -1,21 +1,25 @@
 """Worksheets: a lab's central function as an exercise, and the grading of a user's answer file."""
 
-import cmath
 import inspect
 import math
 import textwrap
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-import torch
-from torch import Tensor
-
-from regard.errors import UserError
+from regard.errors import UserError, join_names
 from regard.labs.grading.sandbox import AnswerError, Sandbox, SandboxError, sanitize
-from regard.labs.grading.sandbox_worker import Unsupported, decode, encode
+from regard.labs.grading.values import (
+    cast_like,
+    count_numbers,
+    describe_type,
+    has_nan,
+    summarize,
+)
+from regard.labs.grading.worker.confine import PROTECTIONS
+from regard.labs.grading.worker.wire import Unsupported, decode, encode
 from regard.labs.lab import (
     Check,
     Exercise,
@@ -26,7 +30,16 @@ from regard.labs.lab import (
 )
 
 MAX_SOURCE = 1 << 20  # characters of an answer file
-INTEGER_DTYPES = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
+MAX_REMARK = 2000  # characters
+MAX_NUMBERS = (
+    1000  # in a result, or four times as many as the solution's: `grade` may multiply them
+)
+# What an answer file can do where a protection of `worker.confine` is missing.
+POSSIBLE = {
+    "landlock": "read your files",
+    "seccomp": "write files, start programs and use the network",
+    "limits": "take all memory",
+}
 
 TEMPLATE = '''"""Lab {name}
 
@@ -91,10 +104,21 @@ class GradeReport:
     remark: str  # why grading stopped early, or a likely reason for a failed check
     printed: str
     seconds: float
+    protections: dict[str, str] = field(default_factory=dict)  # of `worker.confine`, with details
 
     @property
     def passed(self) -> bool:
         return all_pass(self.checks) and not self.remark
+
+    @property
+    def warning(self) -> str:
+        """What an answer file could do on this system, where a protection is missing."""
+        possible = [text for name, text in POSSIBLE.items() if name not in self.protections]
+        if not possible:
+            return ""
+        return (
+            f"on this system an answer file can {join_names(possible)}: check only files you trust"
+        )
 
     def to_dict(self) -> dict[str, Any]:
         """The report as data for JSON."""
@@ -102,20 +126,31 @@ class GradeReport:
         return stringify_nonfinite(asdict(self) | judgements)
 
 
-def check_answer(lab: Lab, path: Path, seconds: float = 20.0) -> GradeReport:
+def check_answer(
+    lab: Lab, path: Path, seconds: float = 20.0, protections: Collection[str] = PROTECTIONS
+) -> GradeReport:
     """Grade an answer file, run in a separate process with a time limit of `seconds` in total.
+
+    Of the `protections`, those that this system has are set, and named in the report.
 
     UserError if the file cannot be run: no such function, a syntax error, the time limit exceeded.
     """
     if not 0 < seconds < math.inf:
         raise UserError(f"--limit must be a positive number of seconds, not {seconds:g}")
     source, started = read_answer(path), time.perf_counter()
-    with Sandbox(path, source, seconds) as sandbox:
+    with Sandbox(path, source, seconds, protections) as sandbox:
         sandbox.load(lab.exercise.function)
         checks, remark = grade_answer(lab.exercise, RemoteFunction(lab.exercise, sandbox.call))
-    elapsed = time.perf_counter() - started
-    function = lab.exercise.function
-    return GradeReport(lab.name, function, str(path), checks, remark, sandbox.printed, elapsed)
+    return GradeReport(
+        lab.name,
+        lab.exercise.function,
+        str(path),
+        checks,
+        remark,
+        sandbox.printed,
+        time.perf_counter() - started,
+        sandbox.protections,
+    )
 
 
 def read_answer(path: Path) -> str:
@@ -153,7 +188,7 @@ def grade_answer(exercise: Exercise, answer: "RemoteFunction") -> tuple[list[Che
     except Exception as error:
         reason = str(error).strip().split("\n")[0][:200]
         remark = answer.mismatch or f"the result of {answer.last_call} cannot be graded: {reason}"
-    return checks, sanitize(remark)
+    return checks, sanitize(remark[:MAX_REMARK])
 
 
 class RemoteFunction:
@@ -179,6 +214,8 @@ class RemoteFunction:
             raise UserError(f"{self.mismatch}. Is a return statement missing?")
         if isinstance(result, Unsupported):
             raise UserError(self.mismatch)
+        if count_numbers(result) > max(MAX_NUMBERS, 4 * count_numbers(expected)):
+            raise UserError(f"{self.last_call} returned too much: {returned}; expected {required}")
         # Rejected here, for every lab: in `grade`, comparisons and `max` may drop a NaN, by its place.
         if has_nan(result) and not has_nan(expected):
             raise UserError(f"{self.last_call} returned NaN: {returned}; expected {required}")
@@ -188,73 +225,3 @@ class RemoteFunction:
         if error.kind == "NotImplementedError" and not error.message:
             return f"not implemented yet: fill in {self._exercise.function}{error.location}"
         return f"{self.last_call} failed{error.location}: {error}"
-
-
-def summarize(value: Any) -> str:
-    """A number or string as it is, anything larger as its type and shape."""
-    if isinstance(value, float):
-        return f"{value:.6g}"
-    return repr(value) if isinstance(value, int | str) else describe_type(value)
-
-
-def describe_type(value: Any) -> str:
-    """The type and shape of a value, in words."""
-    match value:
-        case None:
-            return "None"
-        case Tensor():
-            tails = {torch.bool: " of booleans"} | dict.fromkeys(INTEGER_DTYPES, " of integers")
-            tail = " of complex numbers" if value.is_complex() else tails.get(value.dtype, "")
-            nonfinite = " with NaN" if value.isnan().any() else " with infinity"
-            nonfinite = "" if value.isfinite().all() else nonfinite
-            return f"a tensor {list(value.shape)}{tail}{nonfinite}"
-        case bool():
-            return "a boolean"
-        case int() | float() | complex():
-            return "a number" if cmath.isfinite(value) else f"{value}"
-        case str():
-            return "a string"
-        case tuple() | list():
-            parts = ", ".join(dict.fromkeys(map(describe_type, value[:50])))  # each type once
-            return f"a {type(value).__name__} of {len(value)} ({parts})"
-        case dict():
-            return f"a dict with keys {', '.join(list(value)[:50])}"
-        case Unsupported():
-            return value.description
-        case _:
-            raise TypeError(f"cannot send a value of type {type(value).__name__} to the sandbox")
-
-
-def has_nan(value: Any) -> bool:
-    """Is there a NaN anywhere in a value?"""
-    match value:
-        case Tensor():
-            return bool(value.isnan().any())
-        case float() | complex():
-            return cmath.isnan(value)
-        case tuple() | list():
-            return any(map(has_nan, value))
-        case dict():
-            return any(map(has_nan, value.values()))
-        case _:
-            return False
-
-
-def cast_like(value: Any, like: Any) -> Any:
-    """`value` with the dtype of `like`; numbers and one-element tensors are converted into each other.
-
-    A value of another type or shape stays as it is: `grade` decides whether it can be used.
-    """
-    match value, like:
-        case Tensor(), bool() | int() | float() if value.numel() == 1:
-            return value.item()
-        case int() | float(), Tensor() if like.ndim == 0:
-            return like.new_tensor(value)
-        case Tensor(), Tensor() if torch.can_cast(value.dtype, like.dtype):
-            return value.to(like.dtype)
-        case (tuple() | list(), tuple() | list()) if len(value) == len(like):
-            return type(like)(cast_like(v, other) for v, other in zip(value, like, strict=True))
-        case dict(), dict() if value.keys() == like.keys():
-            return {key: cast_like(value[key], like[key]) for key in like}
-        case _:
-            return value

@@ -1,0 +1,16 @@
+"""Rename a file.
+
+Once: refused by a Python hook, which replace_guard removed.
+Harm: wrote
+Stopped by: seccomp, landlock
+"""
+
+from pathlib import Path
+
+VICTIM = Path(__file__).parent / "victim.txt"
+NEW = Path(__file__).parent / "new"
+
+
+def query(keys, j, beta):
+    VICTIM.rename(NEW)
+    return keys[0]
