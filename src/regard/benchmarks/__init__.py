@@ -1,9 +1,10 @@
 """Speed benchmarks: `timing` (interleaved rounds), then one benchmark per module."""
 
+from regard.benchmarks.data import Data
 from regard.benchmarks.decoding import Decoding
 from regard.benchmarks.engines import Engines
 from regard.benchmarks.training import Training
 
-BENCHMARKS = {"decoding": Decoding, "engines": Engines, "training": Training}
+BENCHMARKS = {"data": Data, "decoding": Decoding, "engines": Engines, "training": Training}
 
-__all__ = ["BENCHMARKS", "Decoding", "Engines", "Training"]
+__all__ = ["BENCHMARKS", "Data", "Decoding", "Engines", "Training"]

@@ -53,6 +53,29 @@ BatchSize = Annotated[int, typer.Option(help="Sentences per batch.")]
 
 
 @bench.command()
+def data(
+    pairs: Annotated[int, typer.Option(help="Number of training pairs.")] = 2_000_000,
+    as_json: AsJson = False,
+) -> None:
+    """Seconds until training starts on own files, and peak memory, without and with cached ids."""
+    check_positive(pairs=pairs)
+
+    from regard.benchmarks import Data
+
+    result = Data(pairs).run(print_progress)
+    if as_json:
+        print_json(result)
+        return
+    table = Table(title="{pairs:,} pairs, {cores} cores".format(**result), box=None)
+    for column in ("cached ids", "seconds until training", "peak memory, MiB"):
+        table.add_column(column, justify="right", no_wrap=True)
+    for row in result["rows"]:
+        figures = f"{row['seconds']:.1f}", f"{row['peak_mib']:.0f}"
+        table.add_row("yes" if row["cached_ids"] else "no", *figures)
+    out.print(table)
+
+
+@bench.command()
 def decoding(
     rounds: Rounds = 5,
     batch: BatchSize = 128,
