@@ -152,7 +152,12 @@ def read_split(folder: Path, names: list[str], data: config.HubData) -> tuple[Pa
                     pairs.append((source, target))
         except UserError:
             raise
-        except (ValueError, OSError, EOFError) as error:  # pyarrow's errors are ValueErrors
+        except (
+            ValueError,
+            OSError,
+            EOFError,
+            RecursionError,
+        ) as error:  # pyarrow's errors are ValueErrors
             raise UserError(f"{path} cannot be read: {error}") from None
     counts = {"pairs with an empty side": empty, "too long pairs": too_long}
     return pairs, join_names(f"{count:,} {noun}" for noun, count in counts.items() if count)

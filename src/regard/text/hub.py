@@ -82,7 +82,7 @@ class Repository:
             blobs = {entry["rfilename"]: Blob.parse(entry) for entry in record["siblings"]}
             commit = COMMIT.fullmatch(record["sha"])
             return Listing(commit[0], blobs)  # type: ignore[index]
-        except (ValueError, KeyError, TypeError):
+        except (ValueError, KeyError, TypeError, RecursionError):
             raise UserError(
                 f"{origin} is not a list of a repository's files, as the Hugging Face hub gives it: "
                 "check HF_ENDPOINT"
