@@ -26,7 +26,7 @@ def small_floor(monkeypatch):
 
 
 def bomb() -> bytes:
-    return gzip.compress(b"x\ty\n" * 500_000, mtime=0)
+    return gzip.compress((b"x" * 999 + b"\t" + b"y" * 999 + b"\n") * 1000, mtime=0)
 
 
 def test_bounds_by_ratio_and_size():
@@ -85,7 +85,7 @@ def test_a_pipe_has_no_ratio(tmp_path):
     os.mkfifo(path)
     writer = threading.Thread(target=path.write_bytes, args=(bomb(),))
     writer.start()
-    assert len(read_lines(path)) == 500_000
+    assert len(read_lines(path)) == 1000
     writer.join()
 
 

@@ -44,7 +44,7 @@ def explain_os_error(error: OSError) -> str:
     reason = error.strerror or str(error) or type(error).__name__
     if error.filename is not None:
         return f"{shorten(os.fsdecode(error.filename))}: {reason}"
-    return reason
+    return f"an input or output failed: {reason}"
 
 
 def explain_memory() -> str:
@@ -65,6 +65,8 @@ def check_working_directory() -> None:
 def check_arguments(arguments: Sequence[str]) -> None:
     """Raise an error for an argument that is no text: it could not be printed, nor saved as JSON."""
     for number, argument in enumerate(arguments, start=1):
+        if "\0" in argument:
+            raise UserError(f"argument {number} contains the character NUL: remove it")
         if not argument.isascii() and any("\ud800" <= c <= "\udfff" for c in argument):
             hint = "" if sys.getfilesystemencoding() == "utf-8" else ", or set PYTHONUTF8=1"
             raise UserError(
