@@ -353,9 +353,9 @@ WRONG = {
     "a text in encode": (lambda m: m.encode("bad"), r"write encode\(\[text\]\)"),
     "a number in encode": (lambda m: m.encode(3), "encode takes a list of texts, not 3"),
     "no string": (lambda m: m.translate(["bad", None]), "text 2 is not a string but a NoneType"),
-    "beam as a string": (lambda m: m.translate(["bad"], beam="5"), "must be at least 1: got '5'"),
-    "beam 0": (lambda m: m.stream(["bad"], beam=0), "must be at least 1: got 0"),
-    "half a beam": (lambda m: m.evaluate(PAIRS, beam=[1.5]), "are integers"),
+    "beam as a string": (lambda m: m.translate(["bad"], beam="5"), "from 1 to 1,000: got '5'"),
+    "beam 0": (lambda m: m.stream(["bad"], beam=0), "from 1 to 1,000: got 0"),
+    "half a beam": (lambda m: m.evaluate(PAIRS, beam=[1.5]), "be integers"),
     "a number in translate": (lambda m: m.translate(5), "translate takes a list of texts, not 5"),
     "bytes in translate": (lambda m: m.translate(b"ab"), r"write translate\(\[text\]\)"),
     "no list of interventions": (
@@ -366,7 +366,7 @@ WRONG = {
         lambda m: m.translate(["bad"], interventions=[{"what": ["mask"]}]),
         r"what: got \['mask'\]; choose",
     ),
-    "no beam in evaluate": (lambda m: m.evaluate(PAIRS, beam=None), "must be at least 1: got None"),
+    "no beam in evaluate": (lambda m: m.evaluate(PAIRS, beam=None), "from 1 to 1,000: got None"),
     "an empty beam in evaluate": (lambda m: m.evaluate(PAIRS, beam=[]), r"got \[\]"),
     "a number in load": (lambda _: regard.load(5), "load takes a run folder .*: got 5"),  # type: ignore
     "a word as top_k": (lambda _: regard.Sampling(top_k="a"), "top_k of Sampling must be a number"),  # type: ignore
@@ -399,7 +399,7 @@ def test_batch_tokens_is_a_positive_integer(value):
         (model.evaluate, pairs),
     ]
     for call, given in calls:
-        with pytest.raises(regard.UserError, match="batch_tokens is an integer and must be"):
+        with pytest.raises(regard.UserError, match="batch_tokens must be an integer from 1 to"):
             call(given, batch_tokens=value)
 
 

@@ -23,6 +23,13 @@ class NotFiniteError(UserError):
         )
 
 
+def explain_unparsed(error: ValueError | RecursionError) -> str:
+    """Why Python's parsers of TOML and JSON reject a text that has no mistake in its syntax."""
+    if isinstance(error, RecursionError):
+        return "it is nested too deeply"
+    return "it has an integer with too many digits" if "digits" in str(error) else str(error)
+
+
 def suggest(word: str, choices: Iterable[str]) -> str:
     """' Did you mean "x"?' if one of the choices is spelled almost like `word`, else an empty string."""
     lowered = {choice.lower(): choice for choice in choices}

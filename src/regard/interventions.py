@@ -17,11 +17,12 @@ from typing import Annotated, Any, Literal, get_args
 
 from pydantic import Field, ValidationError
 
+from regard.config import limits
 from regard.config.table import Table
 from regard.errors import UserError, join_names, suggest
 from regard.presets.errors import describe_error
 
-Index = Annotated[int, Field(ge=0)]
+Index = Annotated[int, Field(ge=0, le=limits.COUNT)]
 Mechanism = Literal["cross", "encoder", "decoder"]
 MAX_WEIGHT = 1000.0
 """Far above any weight of a model, and far below what makes its output infinite."""

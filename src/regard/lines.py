@@ -4,7 +4,6 @@ Memory is bounded by a window. Within one, lines of similar length share a batch
 the lines. A line that cannot be translated is reported, and the others are translated.
 """
 
-import gzip
 import os
 import stat
 import sys
@@ -18,6 +17,7 @@ from typing import IO, BinaryIO, TypeVar
 
 from regard.errors import UserError, join_names
 from regard.scripts import find_scripts
+from regard.text.decompress import open_gzip
 from regard.text.lines import BOM
 from regard.translation import Decoding, Translation
 from regard.translator import Translator
@@ -46,7 +46,7 @@ class Input:
     """The lines of a binary file; a line that is not text is the error that says why."""
 
     name: str
-    file: IO[bytes] | gzip.GzipFile
+    file: IO[bytes]
     raw: BinaryIO
     """The same file before decompression."""
     number: int = 0
@@ -105,7 +105,7 @@ def open_input(name: str) -> Iterator[Input]:
         raw = Path(name).open("rb")  # noqa: SIM115
     except OSError as error:
         raise UserError(f"{name} cannot be read: {error.strerror}") from None
-    with raw, gzip.open(raw) if name.lower().endswith(".gz") else raw as file:
+    with raw, open_gzip(raw, name) if name.lower().endswith(".gz") else raw as file:
         yield Input(name, file, raw)
 
 

@@ -7,6 +7,7 @@ from typing import Any
 from jaxtyping import Float
 from torch import Tensor
 
+from regard.config import limits
 from regard.errors import UserError
 from regard.interventions import Intervention
 from regard.models import Memory, Model
@@ -79,12 +80,15 @@ class Sampling:
             value = getattr(self, name)
             if not isinstance(value, kinds) or isinstance(value, bool):
                 raise UserError(f"{name} of Sampling must be a number: got {value!r}")
-        if not 0 < self.temperature < float("inf"):
+        if not 0 < self.temperature <= limits.TEMPERATURE:
             raise UserError(
-                f"temperature must be a positive number, not {self.temperature:g}; 0 would be greedy search"
+                f"temperature must be above 0 and at most {limits.TEMPERATURE:g}, not {self.temperature}; 0 "
+                "would be greedy search"
             )
-        if self.top_k is not None and self.top_k < 1:
-            raise UserError(f"top-k must be at least 1, not {self.top_k}")
+        if self.top_k is not None and not 1 <= self.top_k <= limits.COUNT:
+            raise UserError(f"top-k must be from 1 to {limits.COUNT:,}, not {self.top_k}")
+        if not 0 <= self.seed <= limits.SEED:
+            raise UserError(f"seed must be from 0 to {limits.SEED}, not {self.seed}")
         if self.top_p is not None and not 0 < self.top_p <= 1:
             raise UserError(f"top-p must be above 0 and at most 1, not {self.top_p:g}")
 
@@ -132,9 +136,9 @@ class Decoding:
 
     def __post_init__(self) -> None:
         given = (self.beam, self.nbest)
-        if not all(isinstance(value, int) and value >= 1 for value in given):
+        if not all(isinstance(value, int) and 1 <= value <= limits.BEAM for value in given):
             got = f"{self.beam!r} and {self.nbest!r}"
-            raise UserError(f"beam and nbest are integers and must be at least 1: got {got}")
+            raise UserError(f"beam and nbest must be integers from 1 to {limits.BEAM:,}: got {got}")
         check_batch_tokens(self.batch_tokens)
         if not isinstance(self.sample, Sampling | None):
             raise UserError(f"sample takes Sampling(temperature=...), not {self.sample!r}")
@@ -147,7 +151,8 @@ class Decoding:
 
 
 def check_batch_tokens(value: Any) -> None:
-    if value is not None and (not isinstance(value, int) or isinstance(value, bool) or value < 1):
+    is_integer = isinstance(value, int) and not isinstance(value, bool)
+    if value is not None and not (is_integer and 1 <= value <= limits.COUNT):
         raise UserError(
-            f"batch_tokens is an integer and must be at least 1, or None: got {value!r}"
+            f"batch_tokens must be an integer from 1 to {limits.COUNT:,}, or None: got {value!r}"
         )

@@ -64,7 +64,7 @@ def test_json_is_one_document(run, regard, tmp_path):
     [
         (["--to", "hug"], 'got "hug"; choose hub, page, ctranslate2. Did you mean "hub"?'),
         (["--to", "hub", "--split", "tset"], 'no split "tset". Did you mean "test"?'),
-        (["--to", "hub", "--beam", "0"], "--beam is 1 or more, not 0"),
+        (["--to", "hub", "--beam", "0"], "greater than or equal to 1"),
         (["--to", "hub", "--split", "val", "--no-bleu"], "--no-bleu evaluates nothing"),
     ],
 )

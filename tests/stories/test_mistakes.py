@@ -41,7 +41,7 @@ MISTAKES: dict[str, tuple[list[str], str]] = {
     ),
     "set without a key": (["train", "case", "--set", "=3"], "write key=value"),
     "set inside a number": (["train", "case", "--set", "seed=1", "--set", "seed.x=2"], "seed"),
-    "negative seed": (["train", "case", "--seed", "-1"], "seed: got -1"),
+    "negative seed": (["train", "case", "--seed", "-1"], "--seed.* greater than or equal to 0"),
     "huge seed": (["train", "case", "--set", "seed=99999999999999999999"], "seed: got 9999"),
     "endless training": (["train", "case", "--set", "training.epochs=inf"], "training.epochs"),
     "no such TOML": (["train", "HERE/none.toml"], "there is no file .*none.toml"),
@@ -76,7 +76,10 @@ MISTAKES: dict[str, tuple[list[str], str]] = {
     "a file as a run": (["translate", "HERE/file", "a"], "no run folder"),
     "plot without ablation": (["evaluate", "RUN", "--plot", "HERE/a.png"], "--plot needs --ablate"),
     "bleu without ablation": (["evaluate", "RUN", "--bleu"], "--bleu needs --ablate heads"),
-    "first 0 sentences": (["evaluate", "RUN", "--first", "0"], "--first is 1 or more, not 0"),
+    "first 0 sentences": (
+        ["evaluate", "RUN", "--first", "0"],
+        "--first.* greater than or equal to 1",
+    ),
     "unknown ablation": (["evaluate", "RUN", "--ablate", "layers"], "layers.*heads"),
     "plot with an unknown suffix": (
         ["evaluate", "RUN", "--ablate", "heads", "--plot", "HERE/a.gif"],
@@ -145,7 +148,7 @@ MISTAKES: dict[str, tuple[list[str], str]] = {
         ["evaluate", "RUN", "--split", "tset"],
         'no split "tset".*Did you mean "test"',
     ),
-    "beam 0": (["translate", "RUN", "<U> a", "--beam", "0"], "must be at least 1: got 0"),
+    "beam 0": (["translate", "RUN", "<U> a", "--beam", "0"], "--beam.* greater than or equal to 1"),
     "nbest above beam": (["translate", "RUN", "<U> a", "--nbest", "2"], "raise --beam"),
     "beam that is not a list": (["evaluate", "RUN", "--beam", "1,x"], "--beam"),
     "temperature without sampling": (

@@ -408,3 +408,42 @@ def test_datasets_do_not_import_torch(tmp_path):
         "sys.exit('torch' in sys.modules)"
     )
     assert subprocess.run([sys.executable, "-c", code], cwd=tmp_path).returncode == 0
+
+
+# --- bounds ---------------------------------------------------------------------------------------
+
+
+def endless(handler):
+    """Bytes without a length, as fast as they are read."""
+    handler.start(200)
+    while not handler.server.stopping.wait(0):
+        handler.wfile.write(b"x" * 10_000)
+
+
+def drip(handler):
+    """A byte now and then: the connection never times out."""
+    handler.start(200, Content_Length=len(BODY))
+    while not handler.server.stopping.wait(0.02):
+        handler.wfile.write(b"x")
+
+
+@pytest.mark.parametrize("answer", [full(), endless, full(length=1 << 50)])
+def test_a_file_that_is_too_large_is_not_kept(server, tmp_path, answer):
+    server.script = [answer]
+    with pytest.raises(UserError, match="could not be downloaded: it is larger than 0 MiB"):
+        fetch(server.url, tmp_path / "a.gz", max_bytes=100_003, **NO_WAIT)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_server_that_is_too_slow_is_given_up(server, tmp_path, monkeypatch):
+    monkeypatch.setattr(download, "PATIENCE", 0.2)
+    server.script = [drip]
+    with pytest.raises(UserError, match=r"the server is too slow: \d+ bytes in 0 seconds"):
+        fetch(server.url, tmp_path / "a.gz", **NO_WAIT)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_download_has_a_time_limit(server, tmp_path, monkeypatch):
+    monkeypatch.setattr(download, "MAX_SECONDS", 0.0)
+    with pytest.raises(UserError, match="the server is too slow"):
+        fetch(server.url, tmp_path / "a.gz", **NO_WAIT)

@@ -3,7 +3,7 @@
 import sys
 import warnings
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Annotated, Any
 
 import typer
@@ -13,8 +13,9 @@ import regard
 # In the order in which --help lists the commands.
 from regard.cli import models, translate, evaluation, pictures  # noqa: F401  # isort: skip
 from regard.cli import inspect, experiments, labs, benchmarks, export, serve  # noqa: F401  # isort: skip
+from regard.cli import failures
 from regard.cli.common import app, err
-from regard.errors import RegardWarning, UserError
+from regard.errors import RegardWarning
 
 __all__ = ["app", "main"]
 
@@ -54,12 +55,21 @@ def print_warnings() -> Iterator[None]:
 
 
 def main() -> None:
-    """Run a command. A `UserError` prints its message and exits with code 2; a bug keeps its traceback."""
+    """Run a command. What is explained in one sentence exits with code 2; a bug keeps its traceback."""
+    failures.open_missing_streams()
     try:
-        with print_warnings():
+        with print_warnings(), failures.flush_output():
+            failures.check_arguments(sys.argv[1:])
+            failures.check_working_directory()
             app()
-    except UserError as error:
-        err.print(f"regard: {error}", style="red", markup=False, highlight=False)
-        sys.exit(2)
     except KeyboardInterrupt:
         sys.exit(130)
+    except BrokenPipeError:
+        sys.exit(translate.CLOSED_PIPE)
+    except Exception as error:
+        message = failures.explain(error)
+        if message is None:
+            raise
+        with suppress(OSError):  # standard error may be on a full disk, too
+            err.print(f"regard: {message}", style="red", markup=False, highlight=False)
+        sys.exit(2)

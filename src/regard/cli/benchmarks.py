@@ -18,6 +18,7 @@ from regard.cli.common import (
     print_json,
 )
 from regard.cli.serve import require_packages
+from regard.config import limits
 from regard.devices import resolve_device
 from regard.errors import UserError, join_names, suggest
 
@@ -48,8 +49,10 @@ def list_benchmarks(context: typer.Context) -> None:
     out.print(table)
 
 
-Rounds = Annotated[int, typer.Option(help="How many times each contender is timed.")]
-BatchSize = Annotated[int, typer.Option(help="Sentences per batch.")]
+Rounds = Annotated[
+    int, typer.Option(min=1, max=10_000, help="How many times each contender is timed.")
+]
+BatchSize = Annotated[int, typer.Option(min=1, max=100_000, help="Sentences per batch.")]
 
 
 @bench.command()
@@ -80,7 +83,9 @@ def decoding(
     rounds: Rounds = 5,
     batch: BatchSize = 128,
     beam: Annotated[str, typer.Option(help="Beam widths, as in 1,5; 1 is greedy search.")] = "1,5",
-    sentences: Annotated[int, typer.Option(help="Number of sentences.")] = 1000,
+    sentences: Annotated[
+        int, typer.Option(min=1, max=limits.SENTENCES, help="Number of sentences.")
+    ] = 1000,
     peers: Annotated[
         bool,
         typer.Option(
@@ -92,8 +97,7 @@ def decoding(
     device: Device = "auto",
 ) -> None:
     """Sentences per second, compared with a plain loop and other toolkits."""
-    widths = tuple(parse_integers(beam, "--beam"))
-    check_positive(rounds=rounds, batch=batch, sentences=sentences)
+    widths = tuple(parse_integers(beam, "--beam", limits.BEAM))
 
     from regard.benchmarks import Decoding
 
@@ -106,13 +110,16 @@ def engines(
     run: Run,
     rounds: Rounds = 5,
     beam: Annotated[str, typer.Option(help="Beam widths, as in 1,5; 1 is greedy search.")] = "1,5",
-    sentences: Annotated[int, typer.Option(help="Number of test sentences, the first.")] = 1000,
-    shortlist: Annotated[int, typer.Option(help="Candidates per source token.")] = 20,
+    sentences: Annotated[
+        int, typer.Option(min=1, max=limits.SENTENCES, help="Number of test sentences, the first.")
+    ] = 1000,
+    shortlist: Annotated[
+        int, typer.Option(min=1, max=limits.DIM, help="Candidates per source token.")
+    ] = 20,
     as_json: AsJson = False,
 ) -> None:
     """Sentences per second and BLEU of a trained run with CTranslate2, its shortlist, and PyTorch."""
-    widths = tuple(parse_integers(beam, "--beam"))
-    check_positive(rounds=rounds, sentences=sentences, shortlist=shortlist)
+    widths = tuple(parse_integers(beam, "--beam", limits.BEAM))
 
     from regard.benchmarks import Engines
 
@@ -124,7 +131,7 @@ def engines(
 def training(
     rounds: Rounds = 5,
     batch: BatchSize = 128,
-    steps: Annotated[int, typer.Option(help="Batches per round.")] = 4,
+    steps: Annotated[int, typer.Option(min=1, max=10**6, help="Batches per round.")] = 4,
     task: Annotated[str, typer.Option(help="recurrent, transformer, or both.")] = (
         "recurrent,transformer"
     ),
@@ -132,8 +139,6 @@ def training(
     device: Device = "auto",
 ) -> None:
     """Target tokens per second, compared with a loop over time steps and plain PyTorch."""
-    check_positive(rounds=rounds, batch=batch, steps=steps)
-
     from regard.benchmarks import Training
     from regard.benchmarks.training import TASKS
 
@@ -149,17 +154,21 @@ def training(
 @bench.command()
 def serving(
     run: Annotated[str, typer.Option(help="A run folder, or a shipped model.")] = "de-en",
-    clients: Annotated[int, typer.Option(help="Clients at the same time.")] = 64,
-    seconds: Annotated[float, typer.Option(min=1, help="Time of each contender.")] = 60.0,
-    rounds: Annotated[int, typer.Option(help="Turns of each contender.")] = 6,
-    workers: Annotated[int, typer.Option(help="Also with so many copies of the model.")] = 1,
+    clients: Annotated[int, typer.Option(min=1, max=1024, help="Clients at the same time.")] = 64,
+    seconds: Annotated[
+        float, typer.Option(min=1, max=limits.SECONDS, help="Time of each contender.")
+    ] = 60.0,
+    rounds: Annotated[int, typer.Option(min=1, max=10_000, help="Turns of each contender.")] = 6,
+    workers: Annotated[
+        int,
+        typer.Option(min=1, max=limits.PROCESSES, help="Also with so many copies of the model."),
+    ] = 1,
     peers: Annotated[
         bool, typer.Option("--peers", help="Also behind the same server: transformers.")
     ] = False,
     as_json: AsJson = False,
 ) -> None:
     """Requests per second and latency of `regard serve`, batched and one at a time; are answers right?"""
-    check_positive(rounds=rounds, clients=clients, workers=workers)
     require_packages()
 
     from regard.serve.load_test import LoadTest
@@ -193,12 +202,6 @@ def tabulate_serving(result: dict[str, Any]) -> Table:
     for row in result["contenders"]:
         table.add_row(*(value(row) for value in columns.values()))
     return table
-
-
-def check_positive(**options: int) -> None:
-    for option, value in options.items():
-        if value < 1:
-            raise UserError(f"--{option} must be 1 or more: got {value}")
 
 
 def print_progress(line: str) -> None:

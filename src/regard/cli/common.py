@@ -9,8 +9,9 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 
-from regard import shipped
-from regard.errors import UserError, join_names
+from regard import presets, shipped
+from regard.cli.failures import shorten
+from regard.errors import UserError, explain_unparsed, join_names
 
 app = typer.Typer(
     name="regard",
@@ -123,8 +124,12 @@ def parse_table(text: str) -> Any:
         return json.loads(text)
     except json.JSONDecodeError:
         pass
+    except (ValueError, RecursionError) as error:
+        raise UserError(
+            f"--intervene: the table cannot be read: {explain_unparsed(error)}"
+        ) from None
     try:
-        return tomllib.loads(f"table = {text}")["table"]
+        return presets.parse_toml(text)
     except tomllib.TOMLDecodeError:
         raise UserError(
             f'--intervene takes a table, as in {{what="mask", keys=[3]}}: got {text}'
@@ -135,9 +140,14 @@ def print_json(document: Any) -> None:
     typer.echo(json.dumps(document, ensure_ascii=False, indent=1))
 
 
-def parse_integers(text: str, option: str) -> list[int]:
-    """'1,5,10' -> [1, 5, 10]"""
+def parse_integers(text: str, option: str, most: int) -> list[int]:
+    """'1,5,10' -> [1, 5, 10]; each is at most `most`."""
     parts = [part.strip() for part in text.split(",")]
-    if not all(part.isdecimal() and int(part) > 0 for part in parts):
-        raise UserError(f'{option} takes positive integers, as in 1,5,10: got "{text}"')
+    digits = len(str(most))
+    if not all(
+        part.isdecimal() and len(part) <= digits and 0 < int(part) <= most for part in parts
+    ):
+        raise UserError(
+            f'{option} takes integers from 1 to {most:,}, as in 1,5,10: got "{shorten(text)}"'
+        )
     return [int(part) for part in parts]

@@ -24,6 +24,7 @@ from regard.cli.common import (
     parse_integers,
     print_json,
 )
+from regard.config import limits
 from regard.errors import RegardWarning, UserError, join_names
 
 Fields = Annotated[
@@ -84,7 +85,12 @@ def evaluate(
     ] = None,
     first: Annotated[
         int | None,
-        typer.Option(help="Evaluate only this many sentences, the first.", show_default=False),
+        typer.Option(
+            min=1,
+            max=limits.SENTENCES,
+            help="Evaluate only this many sentences, the first.",
+            show_default=False,
+        ),
     ] = None,
     ablate: Annotated[
         Literal["heads", "attention"] | None,
@@ -115,9 +121,7 @@ def evaluate(
     engine: Engine = "pytorch",
 ) -> None:
     """Evaluate a trained model, or another system's outputs, on a split or on your own files."""
-    widths = parse_integers(beam or "1", "--beam")
-    if first is not None and first < 1:
-        raise UserError(f"--first is 1 or more, not {first}")
+    widths = parse_integers(beam or "1", "--beam", limits.BEAM)
     if not ablate and (plot or bleu):
         needs = "--ablate heads or --ablate attention" if plot else "--ablate heads"
         raise UserError(f"{'--plot' if plot else '--bleu'} needs {needs}")

@@ -19,8 +19,8 @@ from regard.cli.common import (
     parse_integers,
     print_json,
 )
+from regard.config import limits
 from regard.devices import resolve_device
-from regard.errors import UserError
 
 
 @app.command()
@@ -67,14 +67,15 @@ def compare(
     theme: Annotated[
         Literal["light", "dark"], typer.Option(help="Colours of the plots.")
     ] = "light",
-    jobs: Annotated[int, typer.Option(help="How many runs to train at once.")] = 1,
+    jobs: Annotated[
+        int, typer.Option(min=1, max=limits.PROCESSES, help="How many runs to train at once.")
+    ] = 1,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only list the runs.")] = False,
     device: Device = "auto",
 ) -> None:
     """Train every preset, variation and seed; write tables and plots ready for a paper."""
-    widths, counts = parse_integers(beam, "--beam"), parse_integers(seeds, "--seeds")
-    if jobs < 1:
-        raise UserError(f"--jobs must be 1 or more: got {jobs}")
+    widths = parse_integers(beam, "--beam", limits.BEAM)
+    counts = parse_integers(seeds, "--seeds", limits.RUNS)
 
     from regard.compare import Stopped, plan, sweep, write_report
     from regard.compare.columns import select_columns

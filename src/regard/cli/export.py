@@ -8,6 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from regard.cli.common import AsJson, OptionalRuns, Overwrite, app, err, out, print_json
+from regard.config import limits
 from regard.errors import UserError
 
 Float32 = Annotated[
@@ -47,7 +48,9 @@ def export(
             show_default=False,
         ),
     ] = None,
-    beam: Annotated[int, typer.Option(help="hub: beam width of that evaluation.")] = 5,
+    beam: Annotated[
+        int, typer.Option(min=1, max=limits.BEAM, help="hub: beam width of that evaluation.")
+    ] = 5,
     bleu: Annotated[
         bool,
         typer.Option("--bleu/--no-bleu", help="hub: whether to evaluate the model for its card."),
@@ -61,6 +64,8 @@ def export(
         int | None,
         typer.Option(
             metavar="N",
+            min=1,
+            max=limits.DIM,
             help="ctranslate2: only the N most probable translations of each source token, and frequent "
             "tokens, can be generated, as in 20. Faster; needs the training data.",
             show_default=False,
@@ -70,10 +75,6 @@ def export(
     as_json: AsJson = False,
 ) -> None:
     """Write runs for others: for the Hugging Face hub, as a page for the browser, or for CTranslate2."""
-    if beam < 1:
-        raise UserError(f"--beam is 1 or more, not {beam}")
-    if shortlist is not None and shortlist < 1:
-        raise UserError(f"--shortlist is 1 or more, not {shortlist}")
     if split is not None and not bleu:
         raise UserError("--split names what to evaluate, and --no-bleu evaluates nothing: drop one")
 

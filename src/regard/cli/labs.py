@@ -11,6 +11,7 @@ from rich.text import Text
 from regard import files, presets
 from regard.cli.common import AsJson, Overwrite, app, check_new, err, print_json
 from regard.cli.lab_report import print_grade, print_result, print_summary, print_table, print_text
+from regard.config import limits
 from regard.errors import UserError, join_names, suggest
 
 if TYPE_CHECKING:
@@ -33,7 +34,7 @@ def lab(
             "May be repeated.",
         ),
     ] = None,
-    seed: Annotated[int, typer.Option(help="Random seed.")] = 0,
+    seed: Annotated[int, typer.Option(min=0, max=limits.SEED, help="Random seed.")] = 0,
     quick: Annotated[
         bool, typer.Option("--quick", help="Use a shorter run of labs that train or time models.")
     ] = False,
@@ -57,7 +58,9 @@ def lab(
         Path | None,
         typer.Option(metavar="FILE", help="Grade a completed worksheet.", show_default=False),
     ] = None,
-    limit: Annotated[float, typer.Option(help="Time limit for --check, in seconds.")] = 20.0,
+    limit: Annotated[
+        float, typer.Option(min=0, max=limits.SECONDS, help="Time limit for --check, in seconds.")
+    ] = 20.0,
     as_json: AsJson = False,
 ) -> None:
     """Run claims about attention: claim, derivation, measurement and verdict."""

@@ -17,7 +17,7 @@ from regard.cli.common import (
     err,
     out,
 )
-from regard.config import Config
+from regard.config import Config, limits
 from regard.devices import resolve_device
 from regard.errors import UserError
 
@@ -38,7 +38,10 @@ def train(
     seed: Annotated[
         int | None,
         typer.Option(
-            help="Random seed of initial weights, batch order and dropout.", show_default=False
+            min=0,
+            max=limits.SEED,
+            help="Random seed of initial weights, batch order and dropout.",
+            show_default=False,
         ),
     ] = None,
     init: Annotated[

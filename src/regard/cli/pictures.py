@@ -18,6 +18,7 @@ from regard.cli.common import (
     load_translator,
     parse_interventions,
 )
+from regard.config import limits
 from regard.errors import UserError
 
 # Formats of pictures that regard does not write: a folder of such a name would be a surprise.
@@ -43,7 +44,14 @@ def diagram(
         str | None,
         typer.Option(help="Draw sentences of this split of the data.", show_default=False),
     ] = None,
-    first: Annotated[int, typer.Option(help="With --split: the number of sentences.")] = 20,
+    first: Annotated[
+        int,
+        typer.Option(
+            min=1,
+            max=limits.PICTURES,
+            help="With --split: the number of sentences.",
+        ),
+    ] = 20,
     out: Annotated[
         Path | None,
         typer.Option(
@@ -61,10 +69,16 @@ def diagram(
         ),
     ] = None,
     layer: Annotated[
-        int | None, typer.Option(help="Draw only this layer (1-based).", show_default=False)
+        int | None,
+        typer.Option(
+            min=1, max=limits.LAYERS, help="Draw only this layer (1-based).", show_default=False
+        ),
     ] = None,
     head: Annotated[
-        int | None, typer.Option(help="Draw only this head (1-based).", show_default=False)
+        int | None,
+        typer.Option(
+            min=1, max=limits.HEADS, help="Draw only this head (1-based).", show_default=False
+        ),
     ] = None,
     mechanism: Annotated[
         Literal["cross", "encoder", "decoder"], typer.Option(help="Attention mechanism to draw.")
@@ -80,8 +94,6 @@ def diagram(
     sources = [*(texts or []), *(read_lines(input_) if input_ else [])]
     if not sources and not split:
         raise UserError("nothing to draw: give a text in quotes, --input FILE, or --split test")
-    if first < 1:
-        raise UserError(f"--first is 1 or more, not {first}")
     from regard.diagrams.drawing import check_suffix
 
     is_single = len(sources) == 1 and not split and not input_

@@ -9,6 +9,7 @@ import typer
 
 from regard import shipped
 from regard.cli.common import Bfloat16, Device, Engine, Int8, OptionalRuns, app, err
+from regard.config import limits
 from regard.devices import resolve_device
 from regard.errors import UserError
 
@@ -49,19 +50,34 @@ def serve(
             show_default=False,
         ),
     ] = None,
-    workers: Annotated[int, typer.Option(min=1, help="Copies of each model.")] = 1,
+    workers: Annotated[
+        int, typer.Option(min=1, max=limits.PROCESSES, help="Copies of each model.")
+    ] = 1,
     window: Annotated[
-        float, typer.Option(min=0, help="Milliseconds that a request waits for others.")
+        float,
+        typer.Option(
+            min=0,
+            max=60_000,
+            help="Milliseconds that a request waits for others.",
+        ),
     ] = 3.0,
     max_batch: Annotated[
-        int, typer.Option(min=1, help="Texts of a batch; 1: one request at a time.")
+        int, typer.Option(min=1, max=10_000, help="Texts of a batch; 1: one request at a time.")
     ] = 64,
-    max_characters: Annotated[int, typer.Option(min=1, help="Limit of a text.")] = 5000,
-    max_texts: Annotated[int, typer.Option(min=1, help="Limit of a request.")] = 64,
+    max_characters: Annotated[
+        int, typer.Option(min=1, max=limits.CHARACTERS, help="Limit of a text.")
+    ] = 5000,
+    max_texts: Annotated[int, typer.Option(min=1, max=100_000, help="Limit of a request.")] = 64,
     max_beam: Annotated[int, typer.Option(min=1, max=32, help="Limit of beam and nbest.")] = 32,
-    max_body: Annotated[int, typer.Option(min=1, help="Limit of a request, in bytes.")] = 1 << 20,
-    max_queue: Annotated[int, typer.Option(min=1, help="Limit of texts that wait.")] = 256,
-    timeout: Annotated[float, typer.Option(min=0.1, help="Limit of time, in seconds.")] = 30.0,
+    max_body: Annotated[
+        int, typer.Option(min=1, max=1 << 30, help="Limit of a request, in bytes.")
+    ] = 1 << 20,
+    max_queue: Annotated[
+        int, typer.Option(min=1, max=10**6, help="Limit of texts that wait.")
+    ] = 256,
+    timeout: Annotated[
+        float, typer.Option(min=0.1, max=limits.SECONDS, help="Limit of time, in seconds.")
+    ] = 30.0,
     log_text: Annotated[bool, typer.Option("--log-text", help="Also log the texts.")] = False,
     device: Device = "auto",
     int8: Int8 = False,
@@ -81,7 +97,7 @@ def serve(
     token = token or os.environ.get("REGARD_TOKEN") or None
     check_token(host, token, no_token)
     for_cpu = int8 or engine != "pytorch"
-    limits = Limits(max_characters, max_texts, max_beam, max_beam, max_body, timeout, max_queue)
+    allowed = Limits(max_characters, max_texts, max_beam, max_beam, max_body, timeout, max_queue)
     settings = Settings(
         runs=tuple(runs or map(Path, shipped.names())),
         comparisons=tuple(compare or ()),
@@ -97,7 +113,7 @@ def serve(
         token=token,
         hosts=tuple(allow_host or ()),
         log_text=log_text,
-        limits=limits,
+        limits=allowed,
     )
 
     from regard.serve.server import serve

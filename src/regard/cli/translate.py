@@ -1,7 +1,6 @@
 """`regard translate`: texts given as arguments, and files of any size."""
 
 import json
-import os
 import re
 import signal
 import sys
@@ -26,6 +25,8 @@ from regard.cli.common import (
     load_translator,
     parse_interventions,
 )
+from regard.cli.failures import discard_output
+from regard.config import limits
 from regard.display import Display
 from regard.errors import UserError
 
@@ -57,20 +58,30 @@ def translate(
         Path | None,
         typer.Option(help="Write to this file, not to standard output.", show_default=False),
     ] = None,
-    beam: Annotated[int, typer.Option(help="Beam width; 1 is greedy search.")] = 1,
-    nbest: Annotated[int, typer.Option(help="Number of outputs per text.")] = 1,
+    beam: Annotated[
+        int, typer.Option(min=1, max=limits.BEAM, help="Beam width; 1 is greedy search.")
+    ] = 1,
+    nbest: Annotated[
+        int, typer.Option(min=1, max=limits.BEAM, help="Number of outputs per text.")
+    ] = 1,
     sample: Annotated[bool, typer.Option("--sample", help="Sample instead of searching.")] = False,
     temperature: Annotated[
-        float | None, typer.Option(help="Sampling: the logits are divided by it.")
+        float | None,
+        typer.Option(min=0, max=limits.TEMPERATURE, help="Sampling: the logits are divided by it."),
     ] = None,
     top_k: Annotated[
-        int | None, typer.Option(help="Sampling: only the k most probable tokens.")
+        int | None,
+        typer.Option(min=1, max=limits.COUNT, help="Sampling: only the k most probable tokens."),
     ] = None,
     top_p: Annotated[
         float | None,
-        typer.Option(help="Sampling: only the most probable tokens of total probability p."),
+        typer.Option(
+            min=0, max=1, help="Sampling: only the most probable tokens of total probability p."
+        ),
     ] = None,
-    seed: Annotated[int | None, typer.Option(help="Sampling: random seed.")] = None,
+    seed: Annotated[
+        int | None, typer.Option(min=0, max=limits.SEED, help="Sampling: random seed.")
+    ] = None,
     intervene: Interventions = None,
     as_json: AsJson = False,
     device: Device = "auto",
@@ -198,7 +209,7 @@ def write(chunks: Iterator[str], sink: IO[str], job: Job) -> None:
         job.display.print(f"interrupted after {job.done:,} lines")
         raise typer.Exit(128 + signal.SIGINT) from None
     except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # for the flush at exit
+        discard_output()
         raise typer.Exit(CLOSED_PIPE) from None
 
 

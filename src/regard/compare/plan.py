@@ -3,6 +3,7 @@
 import hashlib
 import itertools
 import json
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -10,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from regard import presets
-from regard.config import Config, Table
+from regard.config import Config, Table, limits
 from regard.errors import UserError
 from regard.shipped import find_run
 from regard.text import corpus
@@ -64,6 +65,12 @@ def plan(
         )
     axes = [parse_axis(text) for text in vary]
     seed_counts = dict(zip(names, itertools.cycle(seeds), strict=False))
+    total = math.prod(map(len, axes)) * sum(seed_counts[name] for name in names)
+    if total > limits.RUNS:
+        raise UserError(
+            f"these are {total:,} runs, and a comparison has at most {limits.RUNS:,}: name fewer presets, "
+            "values (--vary) or seeds (--seeds)"
+        )
     load_corpus = load_once(partial(corpus.load, splits=("train",)))  # read once for all runs
     runs = []
     for name, values in itertools.product(names, itertools.product(*axes)):

@@ -12,6 +12,7 @@ from typing import Any, Literal
 import tomli_w
 from pydantic import Field, model_validator
 
+from regard.config import limits
 from regard.config.attention import (
     Alibi,
     Interleaved,
@@ -136,32 +137,32 @@ __all__ = [
 
 
 class Training(Table):
-    epochs: float = Field(default=10.0, gt=0)
+    epochs: float = Field(default=10.0, gt=0, le=1e6)
     """Passes over the training data; may be fractional."""
-    min_steps: int = Field(default=0, ge=0)
+    min_steps: int = Field(default=0, ge=0, le=limits.COUNT)
     """Minimum number of steps: small data gets more epochs."""
-    batch_tokens: int = Field(default=4096, ge=1)
+    batch_tokens: int = Field(default=4096, ge=1, le=limits.COUNT)
     """Maximum number of target tokens in a batch, padding included."""
-    batch_sentences: int = Field(default=128, ge=1)
+    batch_sentences: int = Field(default=128, ge=1, le=10**6)
     """Maximum number of sentences in a batch."""
     batching: Literal["bucketed", "random"] = "bucketed"
     """Which pairs share a batch: pairs of similar length, which need little padding, or random pairs, each
     batch padded to its longest. Random batches have too many shapes for bucket_shapes and CUDA graphs."""
-    accumulation_steps: int = Field(default=1, ge=1)
+    accumulation_steps: int = Field(default=1, ge=1, le=10_000)
     """Gradient accumulation: batches per optimizer step. Each token counts the same, so n small batches
     train like one large batch and need the memory of a small one. All settings in steps count optimizer
     steps; the last step of an epoch may have fewer batches."""
-    learning_rate: float = Field(default=1e-3, gt=0)
-    """Peak learning rate."""
+    learning_rate: float = Field(default=1e-3, gt=0, le=1e30)
+    """Peak learning rate. Training that diverges is an error; only what float32 cannot hold is one here."""
     schedule: Literal["linear", "cosine", "inverse-sqrt", "constant"] = "linear"
     """Learning-rate decay after the warm-up."""
-    warmup_steps: int = Field(default=100, ge=0)
+    warmup_steps: int = Field(default=100, ge=0, le=limits.COUNT)
     """Steps of linear warm-up to the peak."""
-    weight_decay: float = Field(default=0.01, ge=0)
+    weight_decay: float = Field(default=0.01, ge=0, le=100)
     """Decoupled weight decay (AdamW)."""
     adam_beta2: float = Field(default=0.98, gt=0, lt=1)
     """Decay of Adam's average of squared gradients: 0.98 as in Vaswani et al. (2017); PyTorch has 0.999."""
-    grad_clip: float = Field(default=1.0, gt=0)
+    grad_clip: float = Field(default=1.0, gt=0, le=1e12)
     """Maximum gradient norm; a large value, such as 1e9, never clips."""
     label_smoothing: float = Field(default=0.0, ge=0, lt=1)
     """Probability that the training objective spreads over all tokens; reported losses are unsmoothed."""
@@ -171,18 +172,18 @@ class Training(Table):
     precision: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
     """Precision of matrix multiplications; weights stay float32. float16 is with loss scaling. Auto: on a GPU
     bfloat16, or float16 if it supports only that (V100, T4); else float32."""
-    bucket_shapes: int = Field(default=8, ge=1)
+    bucket_shapes: int = Field(default=8, ge=1, le=1000)
     """On a GPU: number of distinct batch shapes. More shapes mean less padding; each shape is captured
     once as a CUDA graph, which takes a fraction of a second."""
     cuda_graphs: bool = True
     """On a GPU: capture training steps as CUDA graphs and replay them."""
-    validate_every: int = Field(default=250, ge=1)
+    validate_every: int = Field(default=250, ge=1, le=limits.COUNT)
     """Steps between validations; each writes a checkpoint."""
     checkpoint_metric: Literal["loss", "bleu"] = "loss"
     """How the best checkpoint is selected: lowest validation loss, or highest BLEU (lower-cased) of greedy
     translations of the validation set. A model that overfits a small corpus still improves in BLEU after
     its validation loss rises."""
-    patience: int | None = Field(default=None, ge=1)
+    patience: int | None = Field(default=None, ge=1, le=10**6)
     """Early stopping: stop after this many validations without improvement."""
     keep_last: bool = False
     """Keep the checkpoint of the last validation (`last/`, with the optimizer state) when a run is finished.
@@ -192,12 +193,12 @@ class Training(Table):
 
 
 class Search(Table):
-    max_ratio: float = Field(default=2.0, ge=0)
+    max_ratio: float = Field(default=2.0, ge=0, le=100)
     """Maximum output length in tokens: max_ratio * source length + max_extra, so max_extra with a ratio of
     0; for a language model, tokenizer.max_tokens."""
-    max_extra: int = Field(default=20, ge=0)
+    max_extra: int = Field(default=20, ge=0, le=10_000)
     """Added to the maximum output length; see max_ratio."""
-    length_penalty: float = Field(default=1.0, ge=0)
+    length_penalty: float = Field(default=1.0, ge=0, le=10)
     """Beam search ranks finished hypotheses by score / length^length_penalty: 0 favours short ones."""
     cuda_graphs: bool = True
     """Whether to capture decoding steps as CUDA graphs, if on a GPU and if the model can be captured."""
@@ -208,7 +209,7 @@ class Config(Table):
 
     description: str = ""
     """What the experiment is, in one line, for `regard presets` and the result card."""
-    seed: int = Field(default=1, ge=0, lt=2**63)
+    seed: int = Field(default=1, ge=0, le=limits.SEED)
     """Seeds initial weights, batch order and dropout."""
     init: str | None = Field(default=None, min_length=1)
     """Warm start: the folder of the run whose weights to start from. In a comparison, also a preset or

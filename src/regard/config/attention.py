@@ -6,6 +6,7 @@ from typing import Literal
 
 from pydantic import Field, model_validator
 
+from regard.config import limits
 from regard.config.table import Table, one_of
 
 
@@ -15,7 +16,7 @@ class PlainScore(Table):
 
 class Location(Table):
     kind: Literal["location"] = "location"
-    max_length: int = Field(default=256, ge=1)
+    max_length: int = Field(default=256, ge=1, le=limits.TOKENS)
     """Maximum number of keys."""
 
 
@@ -29,13 +30,13 @@ class NoPosition(Table):
 
 class Sinusoidal(Table):
     kind: Literal["sinusoidal"] = "sinusoidal"
-    base: float = Field(default=10_000.0, gt=0)
+    base: float = Field(default=10_000.0, gt=0, le=1e12)
     """Ratio of the longest wavelength to the shortest (almost)."""
 
 
 class LearnedPosition(Table):
     kind: Literal["learned"] = "learned"
-    max_length: int = Field(default=1024, ge=1)
+    max_length: int = Field(default=1024, ge=1, le=10**6)
     """Number of positions in the table; longer sequences are rejected."""
 
 
@@ -44,7 +45,7 @@ class Relative(Table):
     form: Literal["bias", "query"] = "bias"
     """Added to a score for each relative distance: a bias per head (T5), or the query's dot product with a
     learned vector (Shaw)."""
-    max_distance: int = Field(default=32, ge=1)
+    max_distance: int = Field(default=32, ge=1, le=limits.TOKENS)
     """Larger distances are clipped to this."""
 
 
@@ -55,14 +56,14 @@ class Alibi(Table):
 class RotaryBase(Table):
     """Pairs of dimensions rotated by position times a geometric series of frequencies."""
 
-    base: float = Field(default=10_000.0, gt=0)
+    base: float = Field(default=10_000.0, gt=0, le=1e12)
     """Base of the geometric series of frequencies."""
     scaling: Literal["none", "linear", "ntk", "yarn", "dynamic-ntk"] = "none"
     """How frequencies are scaled for a longer context: by a fixed factor or, with dynamic-ntk, by one that
     grows with the length at hand."""
-    factor: float = Field(default=1.0, ge=1)
+    factor: float = Field(default=1.0, ge=1, le=10_000)
     """Context extension: new length / original length (not used by dynamic-ntk)."""
-    original_length: int = Field(default=512, ge=1)
+    original_length: int = Field(default=512, ge=1, le=10**7)
     """Original context length in tokens (used by yarn and dynamic-ntk)."""
 
     @model_validator(mode="after")
@@ -80,7 +81,7 @@ class Interleaved(RotaryBase):
     """Rotary in most layers, no position encoding in every n-th (iRoPE)."""
 
     kind: Literal["interleaved"] = "interleaved"
-    nope_interval: int = Field(default=4, ge=2)
+    nope_interval: int = Field(default=4, ge=2, le=limits.LAYERS)
     """The n: with 4, layers 4, 8, ... have no position encoding."""
 
     @property
@@ -119,22 +120,22 @@ class SingleHead(Table):
     """Score function of a query and a key."""
     normaliser: Normaliser = PlainNormaliser()
     """What turns scores into weights."""
-    kq_dim: int = Field(default=128, ge=1)
+    kq_dim: int = Field(default=128, ge=1, le=limits.DIM)
     """Common dimension of projected queries and keys."""
 
 
 class MultiHeadBase(Table):
     """Settings common to all kinds of multi-head attention."""
 
-    heads: int = Field(default=4, ge=1)
+    heads: int = Field(default=4, ge=1, le=limits.HEADS)
     """Number of attention heads."""
-    head_dim: int | None = Field(default=None, ge=1)
+    head_dim: int | None = Field(default=None, ge=1, le=limits.DIM)
     """Dimension of one head; d_model / heads by default."""
     score: Score = PlainScore()
     """Score function of a query and a key."""
     normaliser: Normaliser = PlainNormaliser()
     """What turns scores into weights."""
-    window: int | None = Field(default=None, ge=1)
+    window: int | None = Field(default=None, ge=1, le=limits.COUNT)
     """Sliding-window self-attention: only keys at a distance below this; all keys by default."""
     dropout: float = Field(default=0.0, ge=0, lt=1)
     """Dropout on the attention weights."""
@@ -142,7 +143,7 @@ class MultiHeadBase(Table):
 
 class MultiHead(MultiHeadBase):
     kind: Literal["multi-head"] = "multi-head"
-    kv_heads: int | None = Field(default=None, ge=1)
+    kv_heads: int | None = Field(default=None, ge=1, le=limits.HEADS)
     """Number of key/value heads, each shared by heads / kv_heads query heads: 1 is multi-query, between 1
     and heads is grouped-query; equal to heads by default."""
 
@@ -161,9 +162,9 @@ class Latent(MultiHeadBase):
     """Multi-head latent attention: keys and values from one low-rank vector per token (DeepSeek-V2)."""
 
     kind: Literal["latent"] = "latent"
-    latent_dim: int = Field(default=128, ge=1)
+    latent_dim: int = Field(default=128, ge=1, le=limits.DIM)
     """Dimension of the compressed key/value vector that the cache holds for each token."""
-    rope_dim: int = Field(default=16, ge=2)
+    rope_dim: int = Field(default=16, ge=2, le=limits.DIM)
     """Dimension of the decoupled rotary key, shared by all heads and cached too; unused where the position
     encoding does not rotate."""
 

@@ -6,6 +6,7 @@ from typing import ClassVar, Literal
 
 from pydantic import Field, model_validator
 
+from regard.config import limits
 from regard.config.attention import (
     IN_ATTENTION,
     Interleaved,
@@ -22,7 +23,7 @@ from regard.config.table import Table, one_of
 
 
 class RecurrentEncoder(Table):
-    layers: int = Field(default=1, ge=1)
+    layers: int = Field(default=1, ge=1, le=limits.LAYERS)
     """Number of layers of the encoder."""
     bidirectional: bool = True
     """Read the source in both directions."""
@@ -42,7 +43,7 @@ class RecurrentEncoder(Table):
 class RecurrentDecoder(Table):
     kind: Literal["parallel", "input-feeding", "tutorial"] = "parallel"
     """Where the context vector enters; see `regard.models.recurrent_decoder`."""
-    layers: int = Field(default=1, ge=1)
+    layers: int = Field(default=1, ge=1, le=limits.LAYERS)
     """Number of layers of the decoder."""
 
 
@@ -52,12 +53,12 @@ class Recurrent(Table):
     kind: Literal["recurrent"] = "recurrent"
     cell: Literal["gru", "lstm", "rnn"] = "gru"
     """The recurrent cell; rnn is the plain tanh cell."""
-    embedding_dim: int = Field(default=128, ge=1)
+    embedding_dim: int = Field(default=128, ge=1, le=limits.DIM)
     """Size of the token embeddings."""
-    embedding_std: float = Field(default=1.0, gt=0)
+    embedding_std: float = Field(default=1.0, gt=0, le=1000)
     """Standard deviation of the initial embeddings. Small embeddings barely change a cell's state at
     first, which helps without attention, where the state must hold the whole sentence."""
-    hidden_dim: int = Field(default=128, ge=1)
+    hidden_dim: int = Field(default=128, ge=1, le=limits.DIM)
     """Size of the hidden state, per direction."""
     dropout: float = Field(default=0.0, ge=0, lt=1)
     """Dropout on embeddings, between layers and before the output projection."""
@@ -68,7 +69,7 @@ class Recurrent(Table):
     bridge: bool = True
     """The decoder starts from ReLU(W s + b), where s is the encoder's last state. Without a bridge it
     starts from s itself, each layer from the same layer of an encoder with one direction."""
-    output_hidden_dim: int | None = Field(default=None, ge=1)
+    output_hidden_dim: int | None = Field(default=None, ge=1, le=limits.DIM)
     """Size of a hidden layer with ReLU before the output projection. Dropout then applies to it, and not
     to its input."""
     read_padding: bool = False
@@ -99,7 +100,7 @@ class Recurrent(Table):
 
 
 class TransformerStack(Table):
-    layers: int = Field(default=2, ge=1)
+    layers: int = Field(default=2, ge=1, le=limits.LAYERS)
     """Number of layers of this stack."""
 
 
@@ -111,20 +112,20 @@ class StateSpaceMixer(Table):
     """A selective state-space layer (Mamba): linear in length, with a state of constant size."""
 
     kind: Literal["state-space"] = "state-space"
-    state_dim: int = Field(default=16, ge=1)
+    state_dim: int = Field(default=16, ge=1, le=limits.DIM)
     """State size per channel."""
-    expand: int = Field(default=2, ge=1)
+    expand: int = Field(default=2, ge=1, le=64)
     """Channels / d_model."""
-    conv_kernel: int = Field(default=4, ge=1)
+    conv_kernel: int = Field(default=4, ge=1, le=1024)
     """Kernel size of the causal convolution."""
 
 
 class TransformerBase(Table):
     """Settings common to encoder-decoder and decoder-only Transformers."""
 
-    d_model: int = Field(default=128, ge=1)
+    d_model: int = Field(default=128, ge=1, le=limits.DIM)
     """Size of the token representations."""
-    d_ff: int = Field(default=512, ge=1)
+    d_ff: int = Field(default=512, ge=1, le=2**20)
     """Inner dimension of the feed-forward network."""
     activation: Literal["relu", "gelu", "swiglu"] = "relu"
     """Of the feed-forward network; swiglu has three weight matrices instead of two."""
@@ -250,7 +251,7 @@ class Frozen(Table):
 
     usual_learning_rate: ClassVar[float] = 1e-4
     kind: Literal["frozen"] = "frozen"
-    layers: int = Field(default=0, ge=0)
+    layers: int = Field(default=0, ge=0, le=limits.LAYERS)
     """Number of frozen layers, in the encoder and in the decoder each."""
 
 
@@ -259,9 +260,9 @@ class Lora(Table):
 
     usual_learning_rate: ClassVar[float] = 1e-3
     kind: Literal["lora"] = "lora"
-    rank: int = Field(default=16, ge=1)
+    rank: int = Field(default=16, ge=1, le=limits.DIM)
     """Rank of the update B A."""
-    alpha: float = Field(default=32.0, gt=0)
+    alpha: float = Field(default=32.0, gt=0, le=1e6)
     """Scale of the update: alpha / rank."""
     dropout: float = Field(default=0.0, ge=0, lt=1)
     """Dropout on the input of A."""

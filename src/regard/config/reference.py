@@ -121,12 +121,17 @@ def describe_type(annotation: Any, metadata: tuple[Any, ...] | list[Any] = ()) -
     if tables_of(annotation):
         return "table"
     bounds = [
-        f"{words} {getattr(bound, name):g}"
+        f"{words} {format_bound(getattr(bound, name))}"
         for bound in metadata
         if type(bound) in BOUNDS
         for name, words in [BOUNDS[type(bound)]]
     ]
     return ", ".join([NAMES[annotation], *bounds])
+
+
+def format_bound(bound: float) -> str:
+    """In full: '65,536', '0.5', '1e+12'"""
+    return f"{bound:,}" if isinstance(bound, int) else f"{bound:g}"
 
 
 def format_default(value: Any) -> str:

@@ -4,6 +4,7 @@ from typing import Literal
 
 from pydantic import Field, model_validator
 
+from regard.config import limits
 from regard.config.table import Table
 
 
@@ -29,17 +30,17 @@ class SyntheticData(Data):
     kind: Literal["synthetic"] = "synthetic"
     name: Literal["case", "reverse", "copy"] = "case"
     """The task: write a sentence in upper or lower case, reverse it, or copy it."""
-    min_length: int = Field(default=4, ge=1)
+    min_length: int = Field(default=4, ge=1, le=10_000)
     """Minimum sentence length in characters."""
-    max_length: int = Field(default=32, ge=1)
+    max_length: int = Field(default=32, ge=1, le=10_000)
     """Maximum sentence length in characters."""
-    train: int = Field(default=50_000, ge=1)
+    train: int = Field(default=50_000, ge=1, le=limits.SENTENCES)
     """Number of training sentences; splits are disjoint."""
-    val: int = Field(default=500, ge=1)
+    val: int = Field(default=500, ge=1, le=limits.SENTENCES)
     """Number of validation sentences."""
-    test: int = Field(default=1_000, ge=1)
+    test: int = Field(default=1_000, ge=1, le=limits.SENTENCES)
     """Number of test sentences."""
-    seed: int = 1
+    seed: int = Field(default=1, ge=0, le=limits.SEED)
     """Seed of the generator, separate from the run's seed, so that several runs share one test set."""
 
     @model_validator(mode="after")
@@ -78,7 +79,7 @@ class FileData(Data):
     """Field names of source and target in JSON lines."""
     on_error: Literal["raise", "skip"] = "raise"
     """What to do with a line that is empty, invalid or too long."""
-    max_characters: int = Field(default=2000, ge=1)
+    max_characters: int = Field(default=2000, ge=1, le=limits.CHARACTERS)
     """Longer lines are errors (see on_error)."""
 
     @property
@@ -117,7 +118,7 @@ class HubData(Data):
     """The folder of one of several configurations, such as de-en; all files by default."""
     fields: tuple[str, str] = ("source", "target")
     """Columns of source and target; `translation.de` is the key de in the column translation."""
-    max_characters: int = Field(default=2000, ge=1)
+    max_characters: int = Field(default=2000, ge=1, le=limits.CHARACTERS)
     """Pairs with a longer side are skipped, as are those with an empty one."""
 
     @property
@@ -149,15 +150,15 @@ class Noise(Table):
 
     mask_ratio: float = Field(default=0.3, ge=0, lt=1)
     """Fraction of words that are masked, a whole span by one mask token."""
-    span_length: float = Field(default=3.0, ge=1)
+    span_length: float = Field(default=3.0, ge=1, le=1000)
     """Mean length of a masked span in words."""
     delete_ratio: float = Field(default=0.1, ge=0, lt=1)
     """Fraction of the remaining words that are deleted."""
-    shuffle_distance: int = Field(default=2, ge=0)
+    shuffle_distance: int = Field(default=2, ge=0, le=1000)
     """Maximum number of positions a word moves."""
-    copies: int = Field(default=2, ge=1)
+    copies: int = Field(default=2, ge=1, le=100)
     """Number of corrupted copies of each training sentence; one epoch covers all of them."""
-    seed: int = 1
+    seed: int = Field(default=1, ge=0, le=limits.SEED)
     """Seed of the corruption, separate from the run's seed."""
 
     @model_validator(mode="after")
@@ -190,7 +191,7 @@ class PlainText(Data):
     """Test files, like those of train."""
     on_error: Literal["raise", "skip"] = "raise"
     """What to do with a line that is invalid or too long; empty lines are ignored."""
-    max_characters: int = Field(default=2000, ge=1)
+    max_characters: int = Field(default=2000, ge=1, le=limits.CHARACTERS)
     """Longer lines are errors (see on_error)."""
     exclude: tuple[ExcludedSplits, ...] = ()
     """Held-out splits whose sentences, in the languages above, are removed from the training text, ignoring
@@ -242,7 +243,7 @@ class TokenizerConfig(Table):
     """One vocabulary for both sides, or one for each."""
     lowercase: bool = False
     """Lower-case all text."""
-    max_tokens: int = Field(default=256, ge=1)
+    max_tokens: int = Field(default=256, ge=1, le=limits.TOKENS)
     """Maximum text length in tokens; longer texts are rejected."""
     reuse: bool = False
     """With `init`: use that run's vocabulary instead of training a new one."""
@@ -259,7 +260,7 @@ class Characters(TrainedTokenizer):
     kind: Literal["characters"] = "characters"
     joint: bool = True
     """One vocabulary for both sides, or one for each."""
-    min_frequency: int = Field(default=1, ge=1)
+    min_frequency: int = Field(default=1, ge=1, le=limits.COUNT)
     """Rarer characters of the training text become unknown."""
 
 
@@ -267,7 +268,7 @@ class Words(TrainedTokenizer):
     kind: Literal["words"] = "words"
     joint: bool = False
     """One vocabulary for both sides, or one for each."""
-    min_frequency: int = Field(default=2, ge=1)
+    min_frequency: int = Field(default=2, ge=1, le=limits.COUNT)
     """Rarer words of the training text become unknown."""
 
 
@@ -275,7 +276,7 @@ class Bpe(TrainedTokenizer):
     kind: Literal["bpe"] = "bpe"
     joint: bool = True
     """One vocabulary for both sides, or one for each."""
-    vocab_size: int = Field(default=8000, ge=300)
+    vocab_size: int = Field(default=8000, ge=300, le=10**6)
     """Vocabulary size; includes the 256 bytes, so no text is unknown."""
 
 

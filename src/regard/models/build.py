@@ -25,6 +25,7 @@ from regard.models.decoder_only import DecoderOnly
 from regard.models.interface import Model
 from regard.models.layers import FEED_FORWARDS, NORMS, Block, CrossBlock
 from regard.models.load_pretrained import rebuild
+from regard.models.memory import check_memory
 from regard.models.mixers import (
     BidirectionalStateSpace,
     CausalStateSpace,
@@ -268,6 +269,13 @@ def build(
             "load_pretrained saves the architecture into the run folder first"
         )
         return rebuild(table, folder)
+    construct = partial(build_scratch, table, source_vocab, target_vocab, joint)
+    check_memory(table, max(source_vocab, target_vocab), construct)
+    return construct()
+
+
+def build_scratch(table: Any, source_vocab: int, target_vocab: int, joint: bool) -> Model:
+    """A model with random weights."""
     if isinstance(table, config.Recurrent):
         return build_recurrent(table, source_vocab, target_vocab)
     if isinstance(table, config.DecoderOnly):

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import Field
 
+from regard.config import limits
 from regard.config.table import Table
 from regard.interventions import Index, Intervention
 
@@ -21,17 +22,17 @@ DECIMALS = 6  # of attention weights
 
 
 class Sampling(Table):
-    temperature: float = Field(default=1.0, gt=0)
-    top_k: int | None = Field(default=None, ge=1)
+    temperature: float = Field(default=1.0, gt=0, le=limits.TEMPERATURE)
+    top_k: int | None = Field(default=None, ge=1, le=limits.COUNT)
     top_p: float | None = Field(default=None, gt=0, le=1)
-    seed: int = 0
+    seed: int = Field(default=0, ge=0, le=limits.SEED)
 
 
 class Decoding(Table):
     """Greedy search by default, else beam search or sampling."""
 
     beam: int = Field(default=1, ge=1, le=32)
-    nbest: int = Field(default=1, ge=1)
+    nbest: int = Field(default=1, ge=1, le=32)
     sample: Sampling | None = None
 
 

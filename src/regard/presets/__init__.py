@@ -17,7 +17,7 @@ from pydantic import ValidationError
 
 from regard import shipped
 from regard.config import Config, renamed
-from regard.errors import UserError, join_names, suggest
+from regard.errors import UserError, explain_unparsed, join_names, suggest
 from regard.presets.errors import describe_error
 
 __all__ = [
@@ -154,6 +154,8 @@ def read_file(path: Path) -> dict[str, Any]:
         raise UserError(f"{path} cannot be read: {error}") from None
     except tomllib.TOMLDecodeError as error:
         raise UserError(f"{path} is not valid TOML: {error}") from None
+    except (ValueError, RecursionError) as error:
+        raise UserError(f"{path} cannot be read: {explain_unparsed(error)}") from None
 
 
 def from_folder(table: dict[str, Any], folder: Path) -> dict[str, Any]:
@@ -237,7 +239,14 @@ def parse_setting(setting: str) -> Setting:
 
 
 def parse_toml(text: str) -> Any:
-    return tomllib.loads(f"value = {text}")["value"]
+    """A TOML value; `TOMLDecodeError` for a bare word."""
+    try:
+        return tomllib.loads(f"value = {text}")["value"]
+    except tomllib.TOMLDecodeError:
+        raise
+    except (ValueError, RecursionError) as error:
+        start = text if len(text) <= 40 else f"{text[:40]}..."
+        raise UserError(f"the value {start} cannot be read: {explain_unparsed(error)}") from None
 
 
 def is_complete(text: str) -> bool:

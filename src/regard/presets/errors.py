@@ -19,7 +19,7 @@ def describe_error(error: ErrorDetails, root: type[Table] = Config) -> str:
     location = [str(step) for step in error["loc"]]
     path = ".".join(step for step in location if not INTERNAL_STEP.match(step))
     value, ctx = error["input"], error.get("ctx", {})
-    quoted = f'"{value}"' if isinstance(value, str) else value
+    quoted = quote(value)
     match error["type"]:
         case "extra_forbidden":
             known = list(fields_at(location[:-1], root))
@@ -28,11 +28,11 @@ def describe_error(error: ErrorDetails, root: type[Table] = Config) -> str:
                 return f'{path}: unknown key. It is now called "{new}".'
             return f"{path}: unknown key.{suggest(location[-1], known)} Known here: {join_names(known)}"
         case "kind":
-            kind = value.get("kind") if isinstance(value, dict) else value
+            kind = shorten(value.get("kind") if isinstance(value, dict) else value)
             registered = sorted(extensions(ctx["extension"]))
             choices = list(dict.fromkeys([*error["msg"].split(", "), *registered]))
             plugin = " Your own kind? Name its file in $REGARD_PLUGINS." if ctx["extension"] else ""
-            return f"{wrong_choice(f'{path}.kind', str(kind), choices)}{plugin}"
+            return f"{wrong_choice(f'{path}.kind', kind, choices)}{plugin}"
         case "missing":
             field = fields_at(location[:-1], root).get(location[-1])
             description = f". {field.description}" if field and field.description else ""
@@ -49,14 +49,30 @@ def describe_error(error: ErrorDetails, root: type[Table] = Config) -> str:
             return message if message.startswith(path) else f"{path}: {message}"
         case _:
             expected = error["msg"].removeprefix("Input should be ")
+            bounds = [ctx[name] for name in ("ge", "gt", "le", "lt") if name in ctx]
+            if bounds and isinstance(bounds[0], float):  # pydantic prints 1e30 with all its digits
+                expected = f"{expected.rpartition(' ')[0]} {bounds[0]:g}"
             return f"{path}: got {quoted}; it should be {expected}"
 
 
 def wrong_choice(path: str, value: Any, choices: list[str]) -> str:
-    new = renamed.VALUES.get(path, {}).get(str(value))
-    hint = f' It is now called "{new}".' if new else suggest(str(value), choices)
-    quoted = f'"{value}"' if isinstance(value, str) else value
-    return f"{path}: got {quoted}; choose {join_names(choices)}.{hint}"
+    new = renamed.VALUES.get(path, {}).get(shorten(value))
+    hint = f' It is now called "{new}".' if new else suggest(shorten(value), choices)
+    return f"{path}: got {quote(value)}; choose {join_names(choices)}.{hint}"
+
+
+def quote(value: Any) -> str:
+    """A value for a message, with quotation marks if it is a text."""
+    return f'"{shorten(value)}"' if isinstance(value, str) else shorten(value)
+
+
+def shorten(value: Any, length: int = 200) -> str:
+    """The value in words, or its start."""
+    try:
+        text = str(value)
+    except (ValueError, RecursionError):  # an integer of more digits than Python prints
+        return f"a {type(value).__name__} that is too long to print"
+    return text if len(text) <= length else f"{text[:length]}..."
 
 
 def fields_at(location: list[str], root: type[Table]) -> dict[str, FieldInfo]:

@@ -12,6 +12,7 @@ from pathlib import Path
 
 from regard import files
 from regard.errors import UserError, join_names, suggest
+from regard.text.decompress import check_size
 from regard.text.download import fetch
 from regard.text.lines import read_lines
 from regard.text.pairs import SPLITS, Pairs, split_pairs
@@ -331,9 +332,12 @@ def _read_table(name: str, path: Path, member: str) -> Pairs:
     """The pairs (English, other language) of a zipped TSV, without duplicates."""
     try:
         with zipfile.ZipFile(path) as archive:
-            text = archive.read(member).decode("utf-8-sig")
+            info = archive.getinfo(member)
+            check_size(path, info.compress_size, info.file_size)  # zipfile reads no more than that
+            text = archive.read(info).decode("utf-8-sig")
     except (
         OSError,
+        RuntimeError,  # encrypted, or compressed with another method
         zipfile.BadZipFile,
         KeyError,
         EOFError,

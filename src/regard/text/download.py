@@ -23,6 +23,11 @@ except ImportError:  # Windows
 
 CHUNK = 1 << 16
 TIMEOUT = 30.0
+# A server that sends fewer bytes than this in a second, after some time, would go on for days.
+MIN_SPEED = 1000
+PATIENCE = 60.0
+MAX_SECONDS = 12 * 3600.0
+MAX_BYTES = 64 << 30
 # Seconds to wait before each retry.
 PAUSES = (0.5, 1.0, 2.0, 4.0)
 # HTTP status codes worth a retry.
@@ -50,8 +55,8 @@ class _NetworkError(Exception):
 class _Part:
     """The bytes received so far: the file, its size and its running sha256."""
 
-    def __init__(self, file: BinaryIO):
-        self.file = file
+    def __init__(self, file: BinaryIO, max_bytes: int):
+        self.file, self.max_bytes = file, max_bytes
         self.total: int | None = None
         self.version: str | None = None  # the server's ETag or Last-Modified for these bytes
         self.size = 0
@@ -62,10 +67,17 @@ class _Part:
             self.digest.update(chunk)
 
     def add(self, chunk: bytes) -> None:
+        self.check_size(self.size + len(chunk))
         self.file.write(chunk)
         self.file.flush()  # report a full disk now, not when the file is closed
         self.size += len(chunk)
         self.digest.update(chunk)
+
+    def check_size(self, size: int) -> None:
+        """Raise an error for a file that is announced, or turns out, to be too large."""
+        if size > self.max_bytes:
+            self.clear()
+            raise _NetworkError(f"it is larger than {self.max_bytes / 2**20:,.0f} MiB")
 
     def clear(self) -> None:
         self.file.seek(0)
@@ -97,12 +109,14 @@ def fetch(
     check: Callable[[Path], object] | None = None,
     timeout: float = TIMEOUT,
     pauses: tuple[float, ...] = PAUSES,
+    max_bytes: int = MAX_BYTES,
 ) -> str:
     """Download `url` to `path` and return the sha256 of its content.
 
     The bytes are collected in `path` + ".part", which a later call resumes. The file is renamed to `path`
     after length and checksum were verified and `check(part)` did not raise.
-    `report(done, total or None)` is called for every chunk.
+    `report(done, total or None)` is called for every chunk. A file of more than `max_bytes`, or a server that
+    is too slow, is an error.
     """
     if not url.lower().startswith(("http://", "https://")):
         raise UserError(f'expected a URL that starts with http:// or https://; got "{url}".')
@@ -110,7 +124,7 @@ def fetch(
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with _open_locked(part, url) as file:
-            received = _Part(file)
+            received = _Part(file, max_bytes)
             if sha256 is None:
                 # Without a checksum, nothing shows whether old and new bytes belong together.
                 received.clear()
@@ -199,8 +213,11 @@ def _receive(
         request.add_header("Range", f"bytes={part.size}-")
         if part.version:
             request.add_header("If-Range", part.version)
+    started = time.monotonic()
     with _open(request, part, timeout) as response:
         _align(response, part)
+        part.check_size(part.total or 0)
+        first_byte = part.size
         if report:
             report(part.size, part.total)
         while part.total is None or part.size < part.total:
@@ -216,11 +233,18 @@ def _receive(
             if not chunk:
                 break
             part.add(chunk)
+            _check_speed(time.monotonic() - started, part.size - first_byte)
             if report:
                 report(part.size, part.total)
     if part.total is not None and part.size != part.total:
         size = f"{part.size} of {part.total} bytes"
         raise _NetworkError(f"the connection broke after {size}", retry=True)
+
+
+def _check_speed(seconds: float, received: int) -> None:
+    """Raise an error for a server that sends too little for too long."""
+    if seconds > MAX_SECONDS or (seconds > PATIENCE and received < MIN_SPEED * seconds):
+        raise _NetworkError(f"the server is too slow: {received:,} bytes in {seconds:.0f} seconds")
 
 
 def _open(request: Request, part: _Part, timeout: float) -> http.client.HTTPResponse:

@@ -4,17 +4,20 @@ Which split a file belongs to is read from its path, as Hugging Face does:
 `data/train-00000-of-00002.parquet` or `validation/data.jsonl`. A folder of `save_to_disk` is read, too.
 """
 
-import gzip
 import json
 import re
+import zlib
 from collections.abc import Callable, Iterable, Iterator
 from importlib import import_module
+from io import TextIOWrapper
 from pathlib import Path
 from typing import Any
 
 from regard import config
 from regard.errors import UserError, join_names, suggest
+from regard.text.decompress import check_size
 from regard.text.hub import Repository, is_hub_name
+from regard.text.lines import open_binary
 from regard.text.pairs import SPLITS, Pairs, split_pairs
 
 # Words in a path that name a split, as in Hugging Face's documentation.
@@ -27,8 +30,7 @@ EXTRA = 'needs pyarrow: pip install "regard[hf]"'
 
 
 def read_jsonl(path: Path, columns: list[str]) -> Iterator[dict[str, Any]]:
-    opener = gzip.open if path.suffix == ".gz" else open
-    with opener(path, "rt", encoding="utf-8") as file:
+    with TextIOWrapper(open_binary(path), "utf-8") as file:
         for number, line in enumerate(file, start=1):
             if line.strip():
                 row = json.loads(line)
@@ -39,6 +41,9 @@ def read_jsonl(path: Path, columns: list[str]) -> Iterator[dict[str, Any]]:
 
 def read_parquet(path: Path, columns: list[str]) -> Iterator[dict[str, Any]]:
     file = import_arrow("pyarrow.parquet", path).ParquetFile(path)
+    groups = range(file.metadata.num_row_groups)
+    size = sum(file.metadata.row_group(group).total_byte_size for group in groups)
+    check_size(path, path.stat().st_size, size)
     known = [name for name in columns if name in file.schema_arrow.names]
     # Without any of the columns, the first row is enough for a message.
     for batch in file.iter_batches(columns=known or None):
@@ -152,7 +157,13 @@ def read_split(folder: Path, names: list[str], data: config.HubData) -> tuple[Pa
                     pairs.append((source, target))
         except UserError:
             raise
-        except (ValueError, OSError, EOFError) as error:  # pyarrow's errors are ValueErrors
+        except (
+            ValueError,
+            OSError,
+            EOFError,
+            RecursionError,
+            zlib.error,
+        ) as error:  # pyarrow's errors are ValueErrors
             raise UserError(f"{path} cannot be read: {error}") from None
     counts = {"pairs with an empty side": empty, "too long pairs": too_long}
     return pairs, join_names(f"{count:,} {noun}" for noun, count in counts.items() if count)

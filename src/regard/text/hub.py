@@ -14,7 +14,7 @@ import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
+from pathlib import Path, PureWindowsPath
 from typing import Any, Literal
 from urllib.parse import quote
 
@@ -27,6 +27,7 @@ PREFIX = "hf:"
 ENDPOINT = "https://huggingface.co"
 NAME = re.compile(r"hf:(?P<name>\w[\w.-]*/\w[\w.-]*)(?:@(?P<revision>\w[\w./-]*))?")
 COMMIT = re.compile(r"[0-9a-f]{40}")
+LISTING_BYTES = 64 << 20
 # A run folder without what only a resumed training needs.
 RUN_FILES = ("config.toml", "tokenizer.json", "model.safetensors", "architecture.json", "card.json")
 
@@ -66,7 +67,7 @@ class Repository:
             revision = quote(self.revision, safe="")
             url = f"{endpoint()}/api/{self.kind}/{self.name}/revision/{revision}?blobs=true"
             try:
-                fetch(url, path, check=partial(self.parse_listing, url))
+                fetch(url, path, check=partial(self.parse_listing, url), max_bytes=LISTING_BYTES)
             except DownloadError as error:
                 # The hub answers 401 for a name that does not exist, as it may be a private one.
                 if error.status in (401, 403, 404):
@@ -80,9 +81,11 @@ class Repository:
         try:
             record = json.loads(path.read_text("utf-8"))
             blobs = {entry["rfilename"]: Blob.parse(entry) for entry in record["siblings"]}
+            if not all(map(is_inside, blobs)):
+                raise ValueError
             commit = COMMIT.fullmatch(record["sha"])
             return Listing(commit[0], blobs)  # type: ignore[index]
-        except (ValueError, KeyError, TypeError):
+        except (ValueError, KeyError, TypeError, RecursionError):
             raise UserError(
                 f"{origin} is not a list of a repository's files, as the Hugging Face hub gives it: "
                 "check HF_ENDPOINT"
@@ -118,6 +121,12 @@ class Repository:
             f"{self} has not been downloaded yet, and {endpoint()} cannot be reached ({reason}): check the "
             "network, or HF_ENDPOINT if you set it"
         )
+
+
+def is_inside(name: str) -> bool:
+    """Whether a file of this name stays inside its folder, on every system."""
+    path = PureWindowsPath(name)  # which has all separators, and drives
+    return not path.anchor and ".." not in path.parts and "\0" not in name
 
 
 @dataclass(frozen=True)

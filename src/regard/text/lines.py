@@ -3,20 +3,20 @@
 A line ends at LF or CR LF only; `str.splitlines` also splits at form feeds and other characters within one.
 """
 
-import gzip
 import sys
 import zlib
-from io import BufferedIOBase
+from io import BufferedReader
 from pathlib import Path
 
 from regard.errors import UserError
+from regard.text.decompress import open_gzip
 
 BOM = b"\xef\xbb\xbf"
 
 
-def open_binary(path: Path) -> BufferedIOBase:
+def open_binary(path: Path) -> BufferedReader:
     """A file to read, decompressed if its name ends in .gz."""
-    return gzip.open(path, "rb") if path.name.lower().endswith(".gz") else path.open("rb")
+    return open_gzip(path, path) if path.name.lower().endswith(".gz") else path.open("rb")
 
 
 def read_lines(name: str | Path) -> list[str]:
