@@ -57,12 +57,12 @@ BatchSize = Annotated[int, typer.Option(min=1, max=100_000, help="Sentences per 
 
 @bench.command()
 def data(
-    pairs: Annotated[int, typer.Option(help="Number of training pairs.")] = 2_000_000,
+    pairs: Annotated[
+        int, typer.Option(min=1, max=10**8, help="Number of training pairs.")
+    ] = 2_000_000,
     as_json: AsJson = False,
 ) -> None:
     """Seconds until training starts on own files, and peak memory, without and with cached ids."""
-    check_positive(pairs=pairs)
-
     from regard.benchmarks import Data
 
     result = Data(pairs).run(print_progress)
