@@ -13,7 +13,7 @@ import regard
 # In the order in which --help lists the commands.
 from regard.cli import models, translate, evaluation, pictures  # noqa: F401  # isort: skip
 from regard.cli import inspect, experiments, labs, benchmarks, export, serve  # noqa: F401  # isort: skip
-from regard.cli.common import app, err
+from regard.cli.common import app, echo, err
 from regard.errors import RegardWarning, UserError
 
 __all__ = ["app", "main"]
@@ -21,7 +21,7 @@ __all__ = ["app", "main"]
 
 def print_version(requested: bool) -> None:
     if requested:
-        typer.echo(f"regard {regard.__version__}")
+        echo(f"regard {regard.__version__}")
         raise typer.Exit()
 
 
@@ -41,8 +41,7 @@ def print_warnings() -> Iterator[None]:
 
     def show(message: Warning | str, category: type[Warning], *rest: Any) -> None:
         if issubclass(category, RegardWarning):
-            text = f"regard: warning: {message}"
-            err.print(text, style="yellow", markup=False, highlight=False)
+            err.print(f"regard: warning: {message}", style="yellow")
         else:
             original(message, category, *rest)
 
@@ -59,7 +58,7 @@ def main() -> None:
         with print_warnings():
             app()
     except UserError as error:
-        err.print(f"regard: {error}", style="red", markup=False, highlight=False)
+        err.print(f"regard: {error}", style="red")
         sys.exit(2)
     except KeyboardInterrupt:
         sys.exit(130)

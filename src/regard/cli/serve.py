@@ -103,7 +103,7 @@ def serve(
     from regard.serve.server import serve
 
     def announce(address: str) -> None:
-        err.print(f"Regard is at {address} (Ctrl-C stops it)", highlight=False)
+        err.print(f"Regard is at {address} (Ctrl-C stops it)")
 
     serve(settings, announce)
 
