@@ -10,7 +10,8 @@ from rich.table import Table
 from rich.text import Text
 
 from regard.display import Display
-from regard.terminal import Console, escape_controls, escape_for, to_json
+from regard.escaping import escape_controls, escape_for, to_json
+from regard.terminal import Console
 from tests.hostile import EVERYTHING, HOSTILE, Terminal
 
 SOURCE = Path(__file__).parents[1] / "src" / "regard"

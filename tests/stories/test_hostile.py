@@ -13,8 +13,7 @@ import typer
 
 from regard import cli
 from regard.cli import app
-from regard.terminal import escape_controls
-from regard.text.lines import one_cell, one_line
+from regard.escaping import escape_controls, one_cell, one_line
 from regard.translation import Translation
 from tests.hostile import ARGUMENTS, EVERYTHING, Terminal
 

@@ -14,7 +14,8 @@ from typer.core import TyperGroup
 
 from regard import shipped
 from regard.errors import UserError, join_names
-from regard.terminal import Console, escape_controls, escape_for, to_json
+from regard.escaping import escape_controls, escape_for, to_json
+from regard.terminal import Console
 
 
 class Commands(TyperGroup):

@@ -25,7 +25,7 @@ from regard.cli.common import (
     print_json,
 )
 from regard.errors import RegardWarning, UserError, join_names
-from regard.terminal import to_json
+from regard.escaping import to_json
 
 Fields = Annotated[
     str | None,

@@ -22,7 +22,7 @@ from regard.cli.common import (
 )
 from regard.devices import resolve_device
 from regard.errors import UserError
-from regard.text.lines import one_cell
+from regard.escaping import one_cell
 
 
 @app.command()

@@ -157,7 +157,7 @@ def next_free(path: Path) -> Path:
 def draw_pictures(paths: Sequence[Path], items: Sequence[Any], options: dict[str, Any]) -> None:
     """Draw one picture per translation; print the translation and the path."""
     from regard.diagrams import draw
-    from regard.text.lines import one_line
+    from regard.escaping import one_line
 
     for path, item in zip(paths, items, strict=True):
         draw(path, item.attention, item.source, item.target, title=item.text, **options)

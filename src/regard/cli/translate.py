@@ -26,8 +26,7 @@ from regard.cli.common import (
 )
 from regard.display import Display
 from regard.errors import UserError
-from regard.terminal import escape_for, to_json
-from regard.text.lines import one_cell, one_line
+from regard.escaping import escape_for, one_cell, one_line, to_json
 
 if TYPE_CHECKING:
     from regard.lines import Input, Line, LineTranslator

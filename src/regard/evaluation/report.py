@@ -6,10 +6,10 @@ from typing import Any
 from rich.table import Table
 
 from regard import files
+from regard.escaping import one_cell
 from regard.evaluation.metrics import METRICS, SACREBLEU, sentence_bleu
 from regard.evaluation.systems import list_systems
 from regard.terminal import Console
-from regard.text.lines import one_cell
 from regard.text.references import ReferenceSet
 
 

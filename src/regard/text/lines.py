@@ -1,11 +1,9 @@
 """The lines of a UTF-8 text file, plain or .gz.
 
-A line ends at LF or CR LF only. Other programs also split at form feeds and other characters within one, as
-`str.splitlines` does: where a text is written as a line, `one_line` leaves none of them.
+A line ends at LF or CR LF only; `str.splitlines` also splits at form feeds and other characters within one.
 """
 
 import gzip
-import re
 import sys
 import zlib
 from io import BufferedIOBase
@@ -14,7 +12,6 @@ from pathlib import Path
 from regard.errors import UserError
 
 BOM = b"\xef\xbb\xbf"
-LINE_BREAKS = "\n\r\x0b\x0c\x1c-\x1e\x85\u2028\u2029"  # those of `str.splitlines`
 
 
 def open_binary(path: Path) -> BufferedIOBase:
@@ -43,13 +40,3 @@ def decode(line: bytes, where: str) -> str:
         return line.decode("utf-8").removesuffix("\r")
     except UnicodeDecodeError:
         raise UserError(f"{where}: not valid UTF-8") from None
-
-
-def one_line(text: str) -> str:
-    """The text with a space for each run of line breaks, so that line N of an output stays line N."""
-    return re.sub(f"[{LINE_BREAKS}]+", " ", text)
-
-
-def one_cell(text: str) -> str:
-    """The same for a cell of tab-separated text: without tabs either."""
-    return one_line(text).replace("\t", " ")
