@@ -13,6 +13,7 @@ from rich.table import Table
 from typer.core import TyperGroup
 
 from regard import shipped
+from regard.devices import limit_kernel_caches
 from regard.errors import UserError, join_names
 from regard.escaping import escape_controls, escape_for, to_json
 from regard.terminal import Console
@@ -138,6 +139,7 @@ def load_translator(
     from regard.translator import read_config
 
     read_config(run)  # reports a wrong folder before PyTorch initialises the device
+    limit_kernel_caches()
     for_cpu = int8 or engine != "pytorch"
     device = "cpu" if for_cpu and device == "auto" else device
     return load(run, device, int8=int8, bfloat16=bfloat16, engine=engine)

@@ -49,7 +49,7 @@ def _make_visible(token: str) -> str:
 
 
 def make_printable(text: str) -> str:
-    """The text without control characters, surrogates and non-characters, which XML 1.0, and so SVG, forbids."""
+    """The text without what XML 1.0, and so SVG, forbids: control characters, surrogates, non-characters."""
     return "".join(
         c if c in SYMBOLS or unicodedata.category(c) not in ("Cc", "Cs", "Cn") else "\ufffd"
         for c in text
