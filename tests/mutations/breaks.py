@@ -43,7 +43,7 @@ SERVE_BATCHING = "tests/serve/test_batching.py"
 SERVE_GUARD = "tests/serve/test_guard.py"
 TERMINAL = "tests/test_terminal.py"
 TABLES = "tests/test_tables.py"
-HOSTILE = "tests/stories/test_hostile.py"
+OUTPUTS = "tests/stories/test_outputs.py"
 PAGES = "tests/page/test_pages.py"
 
 
@@ -841,7 +841,7 @@ BREAKS: list[Break] = [
     ),
     *in_file(
         "escaping.py",
-        HOSTILE,
+        OUTPUTS,
         breaks={
             "outputs: a line separator breaks a line": ("\\u2028\\u2029]+", "]+"),
         },
