@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 import torch
-from rich.console import Console
 
 import regard
 from regard import presets, training
@@ -14,6 +13,7 @@ from regard.api import Translator, from_loaded
 from regard.config import Config
 from regard.errors import RegardWarning
 from regard.models import pack_weights
+from regard.terminal import Console
 from regard.text import corpus
 from regard.text.tokenizer import BOS, EOS
 from regard.training.data import resolve_defaults

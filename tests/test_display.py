@@ -4,10 +4,10 @@ import io
 from itertools import chain, repeat
 
 import pytest
-from rich.console import Console
 
 from regard import display
 from regard.display import Display, format_duration
+from regard.terminal import Console
 
 
 @pytest.mark.parametrize(

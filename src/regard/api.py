@@ -15,7 +15,6 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 import torch
-from rich.console import Console
 
 from regard import files, models, presets, translator
 from regard.config import Config, DatasetData
@@ -28,6 +27,7 @@ from regard.models import weights
 from regard.models.batching import batch_rows
 from regard.models.intervene import count_heads, intervene
 from regard.search import Hypothesis, ScoredPair, token_log_probs
+from regard.terminal import Console
 from regard.text import corpus
 from regard.text.batch import EncodedPairs
 from regard.text.sequences import check_pairs, check_texts

@@ -6,8 +6,9 @@ from contextlib import AbstractContextManager
 from types import TracebackType
 from typing import Any
 
-from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn
+
+from regard.terminal import Console
 
 
 class Display(AbstractContextManager["Display"]):
@@ -26,7 +27,7 @@ class Display(AbstractContextManager["Display"]):
         self.fraction = 0.0
         if console.is_terminal and has_bar:
             columns = [BarColumn(), TextColumn("{task.percentage:>3.0f}%")] if has_end else []
-            columns += [TextColumn("{task.description}")]
+            columns += [TextColumn("{task.description}", markup=False)]
             self.bar = Progress(*columns, console=console, transient=True)
             self.task = self.bar.add_task("", total=1.0)
 
@@ -45,7 +46,7 @@ class Display(AbstractContextManager["Display"]):
             self.bar.stop()
 
     def print(self, line: str) -> None:
-        self.console.print(line, highlight=False, markup=False)
+        self.console.print(line)
 
     def print_all(self, lines: Iterable[str]) -> None:
         for line in lines:

@@ -10,7 +10,9 @@ from matplotlib.figure import Figure
 from PIL import Image
 
 from regard.diagrams import draw, fonts, heatmap, save
+from regard.diagrams.charts import Line, chart
 from regard.errors import RegardWarning, UserError
+from tests.hostile import HOSTILE
 
 UNUSUAL = ["漢字", "😀", "مرحبا", "<b>&'\"", "$x_1$", "a\x00b"]
 
@@ -131,3 +133,20 @@ def test_unknown_suffix_error_lists_the_known_ones(tmp_path: Path, name: str) ->
     with pytest.raises(UserError, match=r"\.png, \.svg, \.pdf \(draw also writes \.html\)"):
         save(heatmap([[1.0]], ["a"], ["b"]), tmp_path / name)
     assert os.listdir(tmp_path) == []
+
+
+@pytest.mark.filterwarnings("ignore::regard.errors.RegardWarning")
+@pytest.mark.parametrize("picture", ["diagram", "chart"])
+def test_no_text_becomes_an_element_of_an_svg(picture: str, tmp_path: Path) -> None:
+    texts, path = [*HOSTILE.values(), "]]><script>", "--><a href='x'>"], tmp_path / "a.svg"
+    if picture == "diagram":
+        weights = np.full((1, 1, len(texts), len(texts)), 1 / len(texts))
+        draw(path, weights, texts, texts, title=" ".join(texts))
+    else:
+        lines = [Line(text, [1.0, 2.0], [[1.0], [2.0]]) for text in texts]
+        save(chart({"y": lines}, x_label=texts[-1], title=" ".join(texts)), path)
+    elements = list(ElementTree.parse(path).getroot().iter())
+    tags = {element.tag.rpartition("}")[2] for element in elements}
+    assert not tags & {"script", "a", "img", "foreignObject", "animate", "set"}
+    names = {name for element in elements for name in element.attrib}
+    assert not {name for name in names if name.startswith("on")}

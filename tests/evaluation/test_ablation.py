@@ -9,7 +9,6 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from rich.console import Console
 
 from regard.api import Translator
 from regard.config import Config
@@ -27,6 +26,7 @@ from regard.evaluation.ablation import (
 from regard.evaluation.likelihood import Likelihood
 from regard.evaluation.metrics import bleu_lower, score_corpus
 from regard.models.intervene import mask_keys, uniform_attention
+from regard.terminal import Console
 from regard.text.batch import EncodedPairs
 
 LAYERS = {"encoder": {"layers": 3}, "decoder": {"layers": 2}}

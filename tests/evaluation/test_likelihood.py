@@ -6,10 +6,10 @@ import math
 
 import pytest
 import torch
-from rich.console import Console
 
 from regard.api import Translator
 from regard.evaluation import Likelihood, aggregate, evaluate, likelihoods, report
+from regard.terminal import Console
 from regard.text.batch import EncodedPairs
 from regard.text.tokenizer import BOS, EOS
 

@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 import torch
-from rich.console import Console
 from torch import Tensor
 
 import regard
@@ -16,6 +15,7 @@ from regard.config import Config, Training
 from regard.errors import UserError
 from regard.models import build
 from regard.models.weights import read, state_tensors
+from regard.terminal import Console
 from regard.text.batch import BatchSampler, BatchSpec, DeviceDataset, EncodedPairs
 from regard.training import checkpoint, run, step, train
 from regard.training.device import report_out_of_memory, select_dtype, use_cuda_stream

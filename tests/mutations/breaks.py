@@ -41,6 +41,10 @@ PAGE_SERVED = "tests/page/browser/served"
 SERVE_API = "tests/serve/test_api.py"
 SERVE_BATCHING = "tests/serve/test_batching.py"
 SERVE_GUARD = "tests/serve/test_guard.py"
+TERMINAL = "tests/test_terminal.py"
+TABLES = "tests/test_tables.py"
+OUTPUTS = "tests/stories/test_outputs.py"
+PAGES = "tests/page/test_pages.py"
 
 
 @dataclass(frozen=True)
@@ -809,6 +813,46 @@ BREAKS: list[Break] = [
             "serve: the tree's hypotheses keep the states of others": (
                 "rows.append(row)",
                 "rows.append(0)",
+            ),
+        },
+    ),
+    *in_file(
+        "terminal.py",
+        TERMINAL,
+        breaks={
+            "outputs: a table has markup": ('"markup": False', '"markup": True'),
+            "outputs: a progress bar has control characters": (
+                "yield segment if is_ours else",
+                "yield segment if True else",
+            ),
+        },
+    ),
+    *in_file(
+        "escaping.py",
+        TABLES,
+        breaks={
+            "outputs: a row of LaTeX begins with an option": (
+                'for character in "[]*"',
+                'for character in "]*"',
+            ),
+            "outputs: a cell of CSV is a formula": ('("=", "+", ', '("+", '),
+            "outputs: a cell of Markdown has HTML": ('.replace("<", "&lt;")', ""),
+        },
+    ),
+    *in_file(
+        "escaping.py",
+        OUTPUTS,
+        breaks={
+            "outputs: a line separator breaks a line": ("\\u2028\\u2029]+", "]+"),
+        },
+    ),
+    *in_file(
+        "template.py",
+        PAGES,
+        breaks={
+            "outputs: any inline code is allowed": (
+                "allowed[kind].append(source_hash(substitute(code, parts)))",
+                """allowed[kind].append("'unsafe-inline'")""",
             ),
         },
     ),

@@ -11,7 +11,7 @@ import time
 import pytest
 
 from regard import shipped
-from regard.cli.serve import KERNEL_CACHES
+from regard.devices import KERNEL_CACHES
 from regard.errors import UserError
 from regard.serve.server import listen
 from tests.serve.conftest import Client

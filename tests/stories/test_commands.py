@@ -1,6 +1,7 @@
 """`regard train`, `translate`, `evaluate` and `diagram` on a small model."""
 
 import json
+import os
 import shlex
 import shutil
 import signal
@@ -18,6 +19,7 @@ import regard as package
 from regard import presets
 from regard.cli import app
 from regard.cli.models import is_run_folder
+from regard.devices import KERNEL_CACHES
 
 SCRIPT = Path(sys.executable).parent / "regard"
 COMMANDS = [
@@ -348,3 +350,12 @@ def test_help_has_no_brackets(name):
         *(getattr(p, "help", "") or "" for p in COMMANDS[name].params),
     ]
     assert not [text for text in texts if "[" in text]
+
+
+def test_translating_limits_the_caches_of_kernels(regard, run: Path, monkeypatch) -> None:
+    """Without, memory grows with the number of shapes that batches have."""
+    names = list(KERNEL_CACHES)
+    monkeypatch.delenv(names[0], raising=False)
+    monkeypatch.setenv(names[1], "7")
+    assert regard("translate", run, "<U> a").code == 0
+    assert [os.environ.get(name) for name in names] == ["64", "7"]

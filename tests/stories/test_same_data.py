@@ -1,10 +1,10 @@
 """A resumed run must have the data it started with."""
 
 import pytest
-from rich.console import Console
 
 from regard import presets
 from regard.errors import UserError
+from regard.terminal import Console
 from regard.training import train
 
 

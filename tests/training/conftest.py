@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from rich.console import Console
 
 from regard.config import Config
 from regard.models.weights import read
+from regard.terminal import Console
 from regard.text import corpus
 from regard.training import run, train
 

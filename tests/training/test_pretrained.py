@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 import torch
-from rich.console import Console
 from safetensors.torch import load_file, save_file
 
 import regard
@@ -15,6 +14,7 @@ from regard.display import Display
 from regard.errors import UserError
 from regard.models import hub, load_pretrained
 from regard.models.weights import read, state_tensors
+from regard.terminal import Console
 from regard.training import checkpoint as checkpoints
 from regard.training import loop
 from regard.training.run import load_pretrained_model

@@ -14,7 +14,7 @@ import regard
 from regard.cli import models, translate, evaluation, pictures  # noqa: F401  # isort: skip
 from regard.cli import inspect, experiments, labs, benchmarks, export, serve  # noqa: F401  # isort: skip
 from regard.cli import failures
-from regard.cli.common import app, err
+from regard.cli.common import app, echo, err
 from regard.errors import RegardWarning
 
 __all__ = ["app", "main"]
@@ -22,7 +22,7 @@ __all__ = ["app", "main"]
 
 def print_version(requested: bool) -> None:
     if requested:
-        typer.echo(f"regard {regard.__version__}")
+        echo(f"regard {regard.__version__}")
         raise typer.Exit()
 
 
@@ -42,8 +42,7 @@ def print_warnings() -> Iterator[None]:
 
     def show(message: Warning | str, category: type[Warning], *rest: Any) -> None:
         if issubclass(category, RegardWarning):
-            text = f"regard: warning: {message}"
-            err.print(text, style="yellow", markup=False, highlight=False)
+            err.print(f"regard: warning: {message}", style="yellow")
         else:
             original(message, category, *rest)
 
@@ -71,5 +70,5 @@ def main() -> None:
         if message is None:
             raise
         with suppress(OSError):  # standard error may be on a full disk, too
-            err.print(f"regard: {message}", style="red", markup=False, highlight=False)
+            err.print(f"regard: {message}", style="red")
         sys.exit(2)

@@ -4,7 +4,6 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.console import Console
 from rich.table import Table
 
 from regard.cli.common import (
@@ -16,6 +15,7 @@ from regard.cli.common import (
     out,
     parse_integers,
     print_json,
+    print_wide,
 )
 from regard.cli.serve import require_packages
 from regard.config import limits
@@ -205,12 +205,11 @@ def tabulate_serving(result: dict[str, Any]) -> Table:
 
 
 def print_progress(line: str) -> None:
-    err.print(line, markup=False, highlight=False)
+    err.print(line)
 
 
 def show(result: "Result", as_json: bool) -> None:
     if as_json:
         print_json(asdict(result))
     else:
-        console = out if out.is_terminal else Console(width=120)  # do not wrap in a file
-        console.print(result.table())
+        print_wide(result.table())

@@ -1,19 +1,52 @@
 """Shared by the commands: the app, the consoles, common options, loading a run, reading input."""
 
 import json
+import sys
 import tomllib
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.console import Console
+from rich.table import Table
+from typer.core import TyperGroup
 
 from regard import presets, shipped
 from regard.cli.failures import shorten
+from regard.devices import limit_kernel_caches
 from regard.errors import UserError, explain_unparsed, join_names
+from regard.escaping import escape_controls, escape_for, to_json
+from regard.terminal import Console
+
+
+class Commands(TyperGroup):
+    """typer's, whose errors show what was typed with its controls escaped."""
+
+    def make_context(self, *arguments: Any, **options: Any) -> Any:
+        with escape_usage_errors():
+            return super().make_context(*arguments, **options)
+
+    def invoke(self, ctx: Any) -> Any:
+        with escape_usage_errors():
+            return super().invoke(ctx)
+
+
+@contextmanager
+def escape_usage_errors() -> Iterator[None]:
+    try:
+        yield
+    except USAGE_ERROR as error:
+        message = escape_controls(error.format_message())
+        error.format_message = lambda: message
+        raise
+
+
+USAGE_ERROR: Any = typer.BadParameter.__base__  # click's, which typer does not export
+
 
 app = typer.Typer(
+    cls=Commands,
     name="regard",
     help="Attention-based sequence-to-sequence models: train them, run them, visualise their attention.",
     epilog='Try a shipped model: regard translate de-en "Guten Morgen!"',
@@ -107,6 +140,7 @@ def load_translator(
     from regard.translator import read_config
 
     read_config(run)  # reports a wrong folder before PyTorch initialises the device
+    limit_kernel_caches()
     for_cpu = int8 or engine != "pytorch"
     device = "cpu" if for_cpu and device == "auto" else device
     return load(run, device, int8=int8, bfloat16=bfloat16, engine=engine)
@@ -136,8 +170,19 @@ def parse_table(text: str) -> Any:
         ) from None
 
 
+def echo(line: object = "", end: str = "\n") -> None:
+    """Print a line that a program may read: as it is, unless standard output is a terminal."""
+    sys.stdout.write(escape_for(sys.stdout.isatty(), f"{line}{end}"))
+    sys.stdout.flush()
+
+
 def print_json(document: Any) -> None:
-    typer.echo(json.dumps(document, ensure_ascii=False, indent=1))
+    echo(to_json(document, indent=1))
+
+
+def print_wide(table: Table) -> None:
+    """Print a table; in a file, which has no width, with 120 columns."""
+    (out if out.is_terminal else Console(width=120)).print(table)
 
 
 def parse_integers(text: str, option: str, most: int) -> list[int]:

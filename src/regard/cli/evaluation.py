@@ -1,6 +1,5 @@
 """`regard evaluate` and `score`."""
 
-import json
 import warnings
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -18,6 +17,7 @@ from regard.cli.common import (
     Run,
     app,
     check_new,
+    echo,
     err,
     load_translator,
     out,
@@ -26,6 +26,7 @@ from regard.cli.common import (
 )
 from regard.config import limits
 from regard.errors import RegardWarning, UserError, join_names
+from regard.escaping import to_json
 
 Fields = Annotated[
     str | None,
@@ -157,7 +158,7 @@ def evaluate(
     if ablate:
         ablation_report.print_report(document["ablations"], out)
     if plot:
-        out.print(plot, highlight=False, markup=False)
+        out.print(plot)
 
 
 def check_evaluation(
@@ -290,7 +291,7 @@ def score(
     )  # reports a pair that the model cannot read before it prints anything
     for start in range(0, len(pairs), CHUNK):
         for pair in translator.score(pairs[start : start + CHUNK], attention=attention):
-            typer.echo(json.dumps(score_to_dict(pair, attention), ensure_ascii=False))
+            echo(to_json(score_to_dict(pair, attention)))
 
 
 def score_to_dict(pair: Any, attention: bool) -> dict[str, Any]:

@@ -14,6 +14,7 @@ from regard.cli.common import (
     Device,
     Settings,
     app,
+    echo,
     err,
     out,
     parse_integers,
@@ -21,6 +22,7 @@ from regard.cli.common import (
 )
 from regard.config import limits
 from regard.devices import resolve_device
+from regard.escaping import one_cell
 
 
 @app.command()
@@ -85,22 +87,21 @@ def compare(
     selected = select_columns(columns) if columns else None
     runs = plan(names, vary or [], settings or [], counts, runs_folder or out_folder / "runs")
     if dry_run:
-        for run in prerequisites(runs):
-            state = "finished" if is_trained(run) else "to run"
-            typer.echo(f"{state}\t{run.system.label}, prerequisite\t{run.folder}")
-        for run in runs:
-            state = "finished" if is_finished(run, split, widths) else "to run"
-            typer.echo(f"{state}\t{run.system.label}, seed {run.seed}\t{run.folder}")
+        states = [(run, "prerequisite", is_trained(run)) for run in prerequisites(runs)]
+        states += [(run, f"seed {run.seed}", is_finished(run, split, widths)) for run in runs]
+        for run, role, is_done in states:
+            cells = ("finished" if is_done else "to run", f"{run.system.label}, {role}", run.folder)
+            echo("\t".join(one_cell(str(cell)) for cell in cells))
         return
     try:
-        failed = sweep(runs, split, widths, resolve_device(device), jobs, typer.echo)
+        failed = sweep(runs, split, widths, resolve_device(device), jobs, echo)
     except Stopped as stopped:
         err.print("stopped: the same command continues where it was")
         raise typer.Exit(128 + stopped.signal_number) from None
     speeds = (
         measure_speed(runs, split, resolve_device(device)) if "speed" in (selected or ()) else {}
     )
-    typer.echo(
+    echo(
         write_report(
             runs,
             split,
@@ -114,7 +115,7 @@ def compare(
     )
     plots = "curves.png, quality.png" if (out_folder / "quality.png").is_file() else "curves.png"
     written = f"table.md, table.csv, table.tex, outputs.md, {plots}, results.json"
-    typer.echo(f"written to {out_folder}: {written}")
+    echo(f"written to {out_folder}: {written}")
     if failed:
         raise typer.Exit(1)
 
@@ -148,11 +149,12 @@ def get_data(
     ],
 ) -> None:
     """Download a corpus into the user's cache and verify its checksum."""
-    from rich.progress import Progress
+    from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn
 
     from regard.text import datasets
 
-    with Progress(console=err, transient=True, disable=not err.is_terminal) as progress:
+    columns = (TextColumn("{task.description}", markup=False), BarColumn(), TaskProgressColumn())
+    with Progress(*columns, console=err, transient=True, disable=not err.is_terminal) as progress:
         bars: dict[str, Any] = {}
 
         def report(file: str, done: int, total: int | None) -> None:
@@ -161,7 +163,7 @@ def get_data(
             progress.update(bars[file], completed=done, total=total)
 
         folder = datasets.get(name, report)
-    typer.echo(folder)
+    echo(folder)
 
 
 @data.command("cache")
@@ -175,8 +177,8 @@ def show_cache(
         cache.evict(max_bytes=0)
     sizes = cache.entries().values()
     mib, limit = sum(sizes) / 2**20, cache.limit() / cache.GIB
-    typer.echo(f"{cache.folder()}: {len(sizes)} entries, {mib:,.1f} MiB")
-    typer.echo(f"least recently used entries are deleted above {limit:g} GiB ({cache.LIMIT})")
+    echo(f"{cache.folder()}: {len(sizes)} entries, {mib:,.1f} MiB")
+    echo(f"least recently used entries are deleted above {limit:g} GiB ({cache.LIMIT})")
 
 
 @data.command("overlap")

@@ -112,26 +112,26 @@ def page(
     path = Path(tempfile.mkdtemp(prefix="regard-page-")) / "page.html"
     print_page(write(runs or [], "page", path, float32=float32, labs=labs, console=err))
     if open_browser and not webbrowser.open(path.as_uri()):
-        err.print("no browser found: open the file yourself", highlight=False, markup=False)
+        err.print("no browser found: open the file yourself")
 
 
 def print_hub(record: dict[str, Any]) -> None:
     """What was written, what the card says, and what it cannot say."""
-    out.print(f"{record['out']}: {', '.join(record['files'])}", highlight=False, markup=False)
+    out.print(f"{record['out']}: {', '.join(record['files'])}")
     scores = record["scores"]
     if scores is None:
         message = f"no BLEU in the model card: {record['why_no_scores']}"
-        err.print(message, highlight=False, markup=False)
+        err.print(message)
     else:
         interval = scores["interval"]
         around = "" if interval is None else " (95 % interval {:.1f} to {:.1f})".format(*interval)
         result = f"{scores['split']}, beam {scores['beam']}: BLEU {scores['bleu']:.2f}{around}"
-        out.print(f"{result}; {scores['source']}", highlight=False, markup=False)
+        out.print(f"{result}; {scores['source']}")
     if record["transformers"]:
         message = "also loads in transformers.AutoModelForCausalLM"
     else:
         message = f"in Regard's format only, not LLaMA's: {record['why_not_transformers']}"
-    out.print(message, highlight=False, markup=False)
+    out.print(message)
 
 
 def print_page(record: dict[str, Any]) -> None:
@@ -142,7 +142,7 @@ def print_page(record: dict[str, Any]) -> None:
     if record["labs"]:
         parts.append(f"{len(record['labs'])} labs, {record['settings']} settings")
     message = ", ".join(parts)
-    out.print(message, highlight=False, markup=False)
+    out.print(message)
 
 
 def print_ctranslate2(record: dict[str, Any]) -> None:
@@ -151,7 +151,7 @@ def print_ctranslate2(record: dict[str, Any]) -> None:
     shortlist = record["shortlist"]
     more = "" if shortlist is None else f", a shortlist of {shortlist} candidates per source token"
     use = f"use it with --engine ctranslate2:{record['out']}, or ctranslate2.{record['class']}"
-    out.print(f"{record['out']}: {size}{more}; {use}", highlight=False, markup=False)
+    out.print(f"{record['out']}: {size}{more}; {use}")
 
 
 PRINT = {"hub": print_hub, "page": print_page, "ctranslate2": print_ctranslate2}

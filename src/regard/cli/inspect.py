@@ -10,7 +10,7 @@ import typer
 from rich.table import Table
 
 from regard import presets, shipped
-from regard.cli.common import AsJson, Run, app, out, print_json
+from regard.cli.common import AsJson, Run, app, echo, out, print_json
 from regard.errors import UserError, join_names, suggest
 
 
@@ -54,7 +54,7 @@ def print_preset(name: str, as_json: bool) -> None:
     if as_json:
         print_json(config.model_dump(mode="json"))
     else:
-        typer.echo(config.to_toml(), nl=False)
+        echo(config.to_toml(), end="")
 
 
 def print_presets(as_json: bool) -> None:
@@ -70,7 +70,6 @@ def print_presets(as_json: bool) -> None:
     out.print(
         f"\nTrained already, and shipped with regard: {join_names(shipped.names())}. Try: "
         'regard translate de-en "Guten Morgen!"',
-        highlight=False,
     )
 
 
@@ -84,7 +83,7 @@ def print_architectures(names: list[str], as_json: bool) -> None:
         return
     cells = [[f"{v:,}" if isinstance(v, int) else v for v in row.values()] for row in rows]
     text_columns = sum(isinstance(value, str) for value in rows[0].values())
-    typer.echo(markdown_table([list(rows[0]), *cells], text_columns), nl=False)
+    echo(markdown_table([list(rows[0]), *cells], text_columns), end="")
 
 
 @app.command("settings")
@@ -107,7 +106,7 @@ def list_settings(
         rows = [asdict(s) | {"choices": dict(s.choices)} for s in settings]
         print_json(rows)
         return
-    typer.echo("\n".join(map(reference.format_setting, settings)))
+    echo("\n".join(map(reference.format_setting, settings)))
 
 
 # --- runs -----------------------------------------------------------------------------------------
@@ -126,7 +125,7 @@ def describe_run(run: Run, as_json: AsJson = False) -> None:
     width = max(map(len, rows))
     for name, lines in rows.items():
         for number, line in enumerate(lines):
-            out.print(f"{'' if number else name:<{width}}  {line}", highlight=False, markup=False)
+            out.print(f"{'' if number else name:<{width}}  {line}")
 
 
 def describe_training(document: dict[str, Any]) -> dict[str, list[str]]:
@@ -243,7 +242,7 @@ def list_runs(
     for line in cells:
         padded = zip(COLUMNS, line, widths, strict=True)
         aligned = (f"{x:{'<' if name in TEXT_COLUMNS else '>'}{w}}" for name, x, w in padded)
-        typer.echo("  ".join(aligned).rstrip())
+        echo("  ".join(aligned).rstrip())
 
 
 TEXT_COLUMNS = ("run", "preset", "model", "finished")

@@ -3,11 +3,10 @@
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from regard.cli.common import out
+from regard.cli.common import out, print_wide
 
 if TYPE_CHECKING:
     from regard.labs import Check, Lab, Result
@@ -91,12 +90,11 @@ def print_table(columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
     body = [list(row) for row in rows]
     for i, column in enumerate(columns):
         number = all(type(row[i]) in (int, float) for row in body)  # not bool, a subclass of int
-        table.add_column(Text(column), justify="right" if number else "left", no_wrap=i == 0)
+        table.add_column(column, justify="right" if number else "left", no_wrap=i == 0)
     for row in body:
         cells = (f"{cell:.6g}" if isinstance(cell, float) else str(cell) for cell in row)
-        table.add_row(*map(Text, cells))
-    console = out if out.is_terminal else Console(width=120)  # a file has no width
-    console.print(table)
+        table.add_row(*cells)
+    print_wide(table)
 
 
 def print_text(

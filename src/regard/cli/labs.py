@@ -9,7 +9,7 @@ import typer
 from rich.text import Text
 
 from regard import files, presets
-from regard.cli.common import AsJson, Overwrite, app, check_new, err, print_json
+from regard.cli.common import AsJson, Overwrite, app, check_new, echo, err, print_json
 from regard.cli.lab_report import print_grade, print_result, print_summary, print_table, print_text
 from regard.config import limits
 from regard.errors import UserError, join_names, suggest
@@ -158,7 +158,7 @@ def run_labs(
         documents.append(result.to_dict() | ({"plots": written} if plots else {}))
         if not as_json:
             print_result(lab, result)
-            typer.echo("".join(f"written: {path}\n" for path in written))
+            echo("".join(f"written: {path}\n" for path in written))
     if plots:
         from regard.labs import report
 
@@ -183,7 +183,7 @@ def show_status(text: str, enabled: bool) -> Iterator[None]:
         with err.status(Text(text)):
             yield
     else:
-        err.print(text, markup=False, highlight=False)
+        err.print(text)
         yield
 
 
@@ -255,7 +255,7 @@ def write_worksheets(labs: "Sequence[Lab]", folder: Path, as_json: bool) -> None
         print_json({"worksheets": written})
         return
     for name, path in written.items():
-        typer.echo(f"{path}\n  to check your answer: regard lab {name} --check {path}")
+        echo(f"{path}\n  to check your answer: regard lab {name} --check {path}")
 
 
 def grade_answer(labs: "Sequence[Lab]", file: Path, limit: float, as_json: bool) -> None:

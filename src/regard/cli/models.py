@@ -81,7 +81,7 @@ def train(
     try:
         card = train(config, folder, resolve_device(device), resume, out)
     except KeyboardInterrupt as error:
-        err.print(explain_interrupt(folder, device), markup=False, highlight=False)
+        err.print(explain_interrupt(folder, device))
         raise typer.Exit(128 + getattr(error, "signal_number", signal.SIGINT)) from None
     print_result(card["figures"], folder)
 
@@ -141,8 +141,6 @@ def print_result(figures: dict[str, Any], folder: Path) -> None:
     out.print(
         f"done in {figures['training_seconds']:.0f} s: validation loss {figures['val_loss']:.4f}"
         f"{bleu_text} at step {figures['best_step']}. The run is in {folder}",
-        highlight=False,
-        markup=False,
     )
     for picture in sorted((folder / "examples").glob("*")):
-        out.print(f"  {picture}", highlight=False, markup=False)
+        out.print(f"  {picture}")

@@ -15,6 +15,7 @@ from regard.cli.common import (
     Run,
     app,
     check_new,
+    echo,
     load_translator,
     parse_interventions,
 )
@@ -135,11 +136,11 @@ def diagram(
         draw_pictures(list_pictures(path, len(items), is_single), items, options)
     else:
         title = f"{run.name}: {chosen[0].label}"
-        typer.echo(write_gallery(path, items, title=title, **options))
+        echo(write_gallery(path, items, title=title, **options))
     if alignments:
         lines = [pharaoh_alignment(one.weights, one.keys, one.queries) + "\n" for one in chosen]
         files.write(alignments, "".join(lines))
-        typer.echo(alignments)
+        echo(alignments)
 
 
 def is_picture(path: Path) -> bool:
@@ -168,8 +169,9 @@ def next_free(path: Path) -> Path:
 def draw_pictures(paths: Sequence[Path], items: Sequence[Any], options: dict[str, Any]) -> None:
     """Draw one picture per translation; print the translation and the path."""
     from regard.diagrams import draw
+    from regard.escaping import one_line
 
     for path, item in zip(paths, items, strict=True):
         draw(path, item.attention, item.source, item.target, title=item.text, **options)
-        typer.echo(item.output)
-        typer.echo(path)
+        echo(one_line(item.output))
+        echo(path)

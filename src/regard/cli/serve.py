@@ -10,13 +10,10 @@ import typer
 from regard import shipped
 from regard.cli.common import Bfloat16, Device, Engine, Int8, OptionalRuns, app, err
 from regard.config import limits
-from regard.devices import resolve_device
+from regard.devices import limit_kernel_caches, resolve_device
 from regard.errors import UserError
 
 PACKAGES = ("fastapi", "uvicorn")
-# PyTorch keeps a kernel for every shape that it has met, 1,024 in each of two caches, and batches of many
-# clients have many shapes: memory grows for minutes. With 64, decoding is as fast, and memory is flat.
-KERNEL_CACHES = {"ONEDNN_PRIMITIVE_CACHE_CAPACITY": "64", "LRU_CACHE_CAPACITY": "64"}
 
 
 @app.command()
@@ -89,8 +86,7 @@ def serve(
     The API is described at /api/openapi.json. Stops at Ctrl-C or SIGTERM, once it has answered what it began.
     """
     require_packages()
-    for name, capacity in KERNEL_CACHES.items():
-        os.environ.setdefault(name, capacity)
+    limit_kernel_caches()
 
     from regard.serve.settings import Limits, Settings, check_token
 
@@ -119,7 +115,7 @@ def serve(
     from regard.serve.server import serve
 
     def announce(address: str) -> None:
-        err.print(f"Regard is at {address} (Ctrl-C stops it)", highlight=False)
+        err.print(f"Regard is at {address} (Ctrl-C stops it)")
 
     serve(settings, announce)
 

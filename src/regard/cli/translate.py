@@ -1,7 +1,5 @@
 """`regard translate`: texts given as arguments, and files of any size."""
 
-import json
-import re
 import signal
 import sys
 from collections.abc import Iterable, Iterator
@@ -29,6 +27,7 @@ from regard.cli.failures import discard_output
 from regard.config import limits
 from regard.display import Display
 from regard.errors import UserError
+from regard.escaping import escape_for, one_cell, one_line, to_json
 
 if TYPE_CHECKING:
     from regard.lines import Input, Line, LineTranslator
@@ -118,7 +117,7 @@ def translate(
         job = Job(LineTranslator(translator, decoding), display)
         write(render(job.translate_file(file) if file else job.translate_texts(texts)), sink, job)
     if job.failed:
-        err.print(f"{job.failed:,} of {job.done:,} lines were not translated", highlight=False)
+        err.print(f"{job.failed:,} of {job.done:,} lines were not translated")
         raise typer.Exit(1)
 
 
@@ -142,7 +141,7 @@ def open_output(path: Path | None, input_: str | None) -> Iterator[IO[str]]:
     if path.is_file():
         if input_ not in (None, "-") and path.samefile(str(input_)):
             raise UserError(f"--output {path} is the input: choose another file")
-        err.print(f"overwriting {path}", highlight=False, markup=False)
+        err.print(f"overwriting {path}")
     try:
         file = path.open("w", encoding="utf-8", newline="\n")
     except OSError as error:
@@ -203,7 +202,7 @@ def write(chunks: Iterator[str], sink: IO[str], job: Job) -> None:
     """Write each chunk at once. Ctrl-C keeps what is done; a reader such as `head` may stop early."""
     try:
         for chunk in chunks:
-            sink.write(chunk)
+            sink.write(escape_for(sink.isatty(), chunk))
             sink.flush()
     except KeyboardInterrupt:
         job.display.print(f"interrupted after {job.done:,} lines")
@@ -219,7 +218,9 @@ def write(chunks: Iterator[str], sink: IO[str], job: Job) -> None:
 def render_best(windows: Iterable[list["Line"]]) -> Iterator[str]:
     """One line for each line: its best translation, or nothing."""
     for window in windows:
-        yield "".join(f"{one_line(line.translation)}\n" for line in window)
+        yield "".join(
+            f"{one_line(line.translation.text) if line.translation else ''}\n" for line in window
+        )
 
 
 def render_nbest(windows: Iterable[list["Line"]]) -> Iterator[str]:
@@ -231,12 +232,7 @@ def render_nbest(windows: Iterable[list["Line"]]) -> Iterator[str]:
 def format_nbest(best: "Translation | None") -> str:
     outputs = [best, *best.alternatives] if best else []
     ranked = enumerate(outputs, start=1)
-    return "".join(f"{r}\t{o.normalised:.4f}\t{one_line(o)}\n" for r, o in ranked) or "\n"
-
-
-def one_line(output: "Translation | None") -> str:
-    """The text of a translation without line breaks, so that line N stays line N."""
-    return re.sub(r"[\r\n]+", " ", output.text) if output else ""
+    return "".join(f"{r}\t{o.normalised:.4f}\t{one_cell(o.text)}\n" for r, o in ranked) or "\n"
 
 
 def render_json(windows: Iterable[list["Line"]]) -> Iterator[str]:
@@ -247,7 +243,7 @@ def render_json(windows: Iterable[list["Line"]]) -> Iterator[str]:
             documents = (
                 to_record(line).model_dump(mode="json", exclude_unset=True) for line in window
             )
-            records = (json.dumps(one, ensure_ascii=False, indent=1) for one in documents)
+            records = (to_json(one, indent=1) for one in documents)
             yield start + ",\n ".join(record.replace("\n", "\n ") for record in records)
             start = ",\n "
     except KeyboardInterrupt:

@@ -9,12 +9,11 @@ import json
 import sys
 from pathlib import Path
 
-from rich.console import Console
-
 from regard import files, presets
 from regard.compare.processes import stop_at_end_of_input
 from regard.errors import UserError
 from regard.evaluation import evaluate
+from regard.terminal import Console
 from regard.text import corpus
 from regard.training import train
 from regard.translator import load

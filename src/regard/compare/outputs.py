@@ -1,8 +1,8 @@
 """A Markdown page of side-by-side outputs: every system's translation of the same sentences."""
 
-import html
-import re
 from collections.abc import Mapping, Sequence
+
+from regard.escaping import escape_markdown
 
 SAMPLE_SIZE = 12
 
@@ -41,9 +41,3 @@ def format_outputs(
         page.append(f"\n## Sentence {row + 1:,} ({len(source)} characters)\n\n| | |\n|---|---|")
         page += [f"| {name} | {escape_markdown(text)} |" for name, text in lines.items()]
     return "\n".join(page) + "\n"
-
-
-def escape_markdown(text: str) -> str:
-    """Escape text so that Markdown prints it literally: `<U>` is not a tag, `|` does not end a cell."""
-    text = html.escape(" ".join(text.split()), quote=False)
-    return re.sub(r"([\\`*_\[\]|~#$])", r"\\\1", text)

@@ -13,10 +13,12 @@ from regard.compare.outputs import format_outputs
 from regard.compare.plan import Run
 from regard.compare.quality import draw_quality
 from regard.compare.speed import ROUNDS
-from regard.compare.tables import format_rows, to_csv, to_latex, to_markdown
+from regard.compare.tables import format_rows, to_csv, to_markdown
 from regard.errors import UserError
+from regard.escaping import escape_markdown
 from regard.evaluation.metrics import METRICS
 from regard.statistics import Summary, paired_bootstrap_p, welch_p
+from regard.tables import latex_table
 from regard.text import corpus
 
 
@@ -67,7 +69,7 @@ def write_report(
     table = to_markdown(rows, table_notes(metadata, results, columns), command, failed)
     outputs = {result["system"]: result.pop("outputs")[0] for result in results}
     files.write(out / "table.md", table)
-    files.write(out / "table.tex", to_latex(rows))
+    files.write(out / "table.tex", latex_table(rows))
     files.write(out / "table.csv", to_csv(results))
     others = [label for label in outputs if label not in comparable]
     page = format_outputs(pairs, {label: outputs[label] for label in comparable}, split, others)
@@ -190,7 +192,7 @@ def table_notes(
         f"sacreBLEU `{metadata['signature']}`",
     ]
     values = {
-        "baseline": metadata["baseline"],
+        "baseline": escape_markdown(metadata["baseline"]),
         "headline": METRICS[metadata["headline"]].heading,
         "rounds": ROUNDS,
     }
@@ -199,4 +201,4 @@ def table_notes(
     notes += [COLUMNS[name].note.format(**values) for name in columns if COLUMNS[name].note]
     if jobs > 1 and set(columns) & set(TRAINING_TIME_COLUMNS):
         notes.append(f"up to {jobs} runs shared the device, so training times are not comparable")
-    return [*notes, " and ".join(metadata["trained_on"])]
+    return [*notes, escape_markdown(" and ".join(metadata["trained_on"]))]

@@ -11,6 +11,7 @@ from matplotlib.text import Text
 from regard.diagrams.fonts import LINE_HEIGHT, font_families
 from regard.diagrams.layout import POINTS_PER_INCH, wrap_title
 from regard.diagrams.themes import Theme, get_theme
+from regard.diagrams.tokens import make_printable
 
 TITLE, HEADING, SMALL = 15.0, 11.0, 10.0  # font sizes
 MARGIN, GAP, PAD = 0.3, 0.16, 0.09  # inches: around the figure, between panels, beside labels
@@ -57,6 +58,7 @@ class Canvas:
 
 
 def style_text(text: Text, colour: str, size: float | None = None) -> None:
+    text.set_text(make_printable(text.get_text()))
     text.set_color(colour)
     text.set_fontfamily(font_families())
     text.set_parse_math(False)  # tokens may contain $, _ or a backslash

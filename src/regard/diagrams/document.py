@@ -1,7 +1,6 @@
 """A self-contained HTML document with interactive attention weights: hover a token to see them."""
 
 import json
-import re
 from collections.abc import Sequence
 from html import escape
 from importlib import resources
@@ -13,6 +12,7 @@ from regard.diagrams.arrays import SCALE_ENDS, TOLERANCE
 from regard.diagrams.mechanisms import Mechanism, list_mechanisms, select_mechanism
 from regard.diagrams.themes import THEMES, Theme, style_variables
 from regard.diagrams.tokens import Label, format_tokens
+from regard.template import fill
 
 DECIMALS = 4  # per weight: finer than a screen can show, and half the file size
 
@@ -50,8 +50,7 @@ def render_html(
         "data": _script_safe(data),
     }
     template = resources.files("regard.diagrams").joinpath("page.html").read_text("utf-8")
-    # A single pass, so that a placeholder inside a title or token is not substituted.
-    return re.sub(r"\{\{(\w+)\}\}", lambda match: parts[match[1]], template)
+    return fill(template, parts)
 
 
 def _describe(mechanism: Mechanism) -> dict[str, object]:

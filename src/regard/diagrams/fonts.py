@@ -10,6 +10,7 @@ from functools import cache
 from matplotlib.font_manager import FontProperties, findfont, fontManager, get_font
 from matplotlib.textpath import text_to_path
 
+from regard.diagrams.tokens import make_printable
 from regard.errors import RegardWarning
 
 # The first one ships with matplotlib; the others, where installed, cover the scripts it lacks.
@@ -94,7 +95,7 @@ def warn_of_missing(missing: Sequence[str]) -> None:
 def allow_missing_glyphs() -> Iterator[None]:
     """Draw a box, without a warning, for a character that no installed font has."""
     with _GLOBAL_STATE, warnings.catch_warnings():
-        warnings.filterwarnings("ignore", r"Glyph \d+ .*missing from", UserWarning)
+        warnings.filterwarnings("ignore", r"(?s)Glyph \d+ .*missing from", UserWarning)
         yield
 
 
@@ -102,4 +103,7 @@ def text_widths(texts: Sequence[str], size: float, *, bold: bool = False) -> lis
     """The width of each text, in points."""
     font = FontProperties(family=font_families(), size=size, weight="bold" if bold else "normal")
     with allow_missing_glyphs():
-        return [text_to_path.get_text_width_height_descent(t, font, False)[0] for t in texts]
+        return [
+            text_to_path.get_text_width_height_descent(t, font, False)[0]
+            for t in map(make_printable, texts)
+        ]

@@ -3,6 +3,7 @@
 import html
 from collections.abc import Sequence
 from dataclasses import dataclass
+from importlib import resources
 from pathlib import Path
 from typing import Any
 
@@ -11,17 +12,9 @@ import numpy as np
 from regard import files
 from regard.diagrams.arrays import validate_weights
 from regard.diagrams.drawing import draw
+from regard.template import PICTURES_BESIDE, fill
 
 UNALIGNED = frozenset({"<pad>", "<begin>", "<end>"})  # <unk> stands for a word, so it is aligned
-
-STYLE = """
-:root { color-scheme: light dark; }
-body { font: 16px/1.5 system-ui, sans-serif; max-width: 60rem; margin: 2rem auto; padding: 0 1rem; }
-article { margin: 0 0 3rem; border-top: 1px solid #8884; padding-top: 1rem; }
-img { max-width: 100%; max-height: 34rem; border-radius: 6px; }
-dl { display: grid; grid-template-columns: 6rem 1fr; margin: 0 0 1rem; }
-dt { opacity: .6; } dd { margin: 0; }
-"""
 
 
 @dataclass(frozen=True)
@@ -64,13 +57,9 @@ def write_gallery(
         alt = html.escape(f"attention weights: {sides}", quote=True)
         picture_tag = f'<img src="{picture}" alt="{alt}" loading="lazy">'
         articles.append(f'<article id="{number}"><dl>{rows}</dl>{picture_tag}</article>')
-    heading = html.escape(title)
-    page = (
-        f'<!doctype html><html lang="en"><meta charset="utf-8"><title>{heading}</title>'
-        f'<meta name="viewport" content="width=device-width"><style>{STYLE}</style>'
-        f'<h1 dir="auto">{heading}</h1>' + "\n".join(articles) + "</html>\n"
-    )
-    files.write(folder / "index.html", page)
+    parts = {"title": html.escape(title), "articles": "\n".join(articles)}
+    template = resources.files("regard.diagrams").joinpath("gallery.html").read_text("utf-8")
+    files.write(folder / "index.html", fill(template, parts, img_src=PICTURES_BESIDE))
     return folder / "index.html"
 
 

@@ -45,11 +45,12 @@ def _make_visible(token: str) -> str:
     core = token.strip(" ")
     start = token.index(core)
     token = "␣" * start + core + "␣" * (len(token) - start - len(core))
-    return "".join(SYMBOLS.get(c, c) if c != " " else c for c in map(_make_printable, token))
+    return "".join(SYMBOLS.get(c, c) if c != " " else c for c in make_printable(token))
 
 
-def _make_printable(character: str) -> str:
-    # XML 1.0, and so SVG, forbids control characters, surrogates and non-characters.
-    if character in SYMBOLS or unicodedata.category(character) not in ("Cc", "Cs", "Cn"):
-        return character
-    return "\N{REPLACEMENT CHARACTER}"
+def make_printable(text: str) -> str:
+    """The text without what XML 1.0, and so SVG, forbids: control characters, surrogates, non-characters."""
+    return "".join(
+        c if c in SYMBOLS or unicodedata.category(c) not in ("Cc", "Cs", "Cn") else "\ufffd"
+        for c in text
+    )

@@ -5,10 +5,10 @@ from typing import Any
 
 import numpy as np
 from jaxtyping import Float
-from rich.console import Console
 
 from regard.evaluation.ablation import EOS_TOKEN, MOST_ATTENDED, RANDOM_OTHER, Row
 from regard.evaluation.report import make_table
+from regard.terminal import Console
 
 NAMES = {
     "encoder": "encoder self-attention",
@@ -28,7 +28,7 @@ def print_report(report: dict[str, Any], console: Console) -> None:
     rows, baseline = report["rows"], report["baseline"]
     by_head, has_bleu = report["kind"] == "heads", "bleu_lower" in baseline
     heading = "Head ablation: one head at a time" if by_head else "Attention ablation"
-    console.print(f"\n{heading}", style="bold", highlight=False)
+    console.print(f"\n{heading}", style="bold")
     columns = ["mechanism", "layer", "head" if by_head else "weights", "loss", "change", "±"]
     columns += ["BLEU (lowercased)", "change"] if has_bleu else []
     body = [["baseline", "", "", f"{baseline['loss']:.4f}", "", ""]]
@@ -42,9 +42,9 @@ def print_report(report: dict[str, Any], console: Console) -> None:
     legend = "loss: nats per token; ±: standard error of its change"
     if "token_masking" in report:
         legend += "\ntop-1: the most-attended source token of each target token"
-    console.print(legend, style="dim", highlight=False)
+    console.print(legend, style="dim")
     for line in summarise(report):
-        console.print(line, highlight=False)
+        console.print(line)
 
 
 def bar_lengths(values: list[float], longest: int) -> list[int]:

@@ -1,16 +1,15 @@
 """Evaluation reports: tables for the terminal, and the outputs as TSV."""
 
-import re
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console
-from rich.markup import escape
 from rich.table import Table
 
 from regard import files
+from regard.escaping import one_cell
 from regard.evaluation.metrics import METRICS, SACREBLEU, sentence_bleu
 from regard.evaluation.systems import list_systems
+from regard.terminal import Console
 from regard.text.references import ReferenceSet
 
 
@@ -18,7 +17,7 @@ def print_report(report: dict[str, Any], console: Console) -> None:
     """A table with one row per system, its tests, then the first system by source length."""
     names = [str(report[key]) for key in ("run", "split", "input") if report.get(key)]
     title = f"{', '.join(names)}: {report['sentences']:,} sentences"
-    console.print(title, style="bold", highlight=False, markup=False)
+    console.print(title, style="bold")
     if "perplexity" in report:
         print_likelihood(report, console)
     console.print()
@@ -30,7 +29,7 @@ def print_report(report: dict[str, Any], console: Console) -> None:
     first = next(iter(systems.values()))
     for name in SACREBLEU:
         line = f"{METRICS[name].heading}: {first['signatures'][name]}"
-        console.print(line, style="dim", highlight=False, markup=False)
+        console.print(line, style="dim")
     console.print()
     if "tests" in report:
         print_tests(report["tests"], console)
@@ -45,14 +44,12 @@ def print_likelihood(report: dict[str, Any], console: Console) -> None:
         f"perplexity {report['perplexity']:.3f}   bits per character "
         f"{'-' if bits is None else f'{bits:.3f}'}   "
         f"token accuracy {report['token_accuracy']:.2%}",
-        highlight=False,
     )
     if bits is None:
         console.print(
             f"no bits per character: {report['unknown_tokens']:,} reference tokens are unknown, and "
             "their spelling has no probability",
             style="dim",
-            highlight=False,
         )
 
 
@@ -61,7 +58,7 @@ def make_table(columns: tuple[str, ...], rows: list[list[str]]) -> Table:
     for name in columns:
         table.add_column(name, justify="right" if name else "left")
     for row in rows:
-        table.add_row(*map(escape, row))
+        table.add_row(*row)
     return table
 
 
@@ -88,7 +85,7 @@ def format_score(metric: str, value: float, sign: str = "") -> str:
 def print_tests(tests: dict[str, Any], console: Console) -> None:
     """The difference of each system to the first, and its p, by every metric."""
     heading = f"Difference to {tests['baseline']}, and p of a paired bootstrap test"
-    console.print(heading, style="bold", highlight=False, markup=False)
+    console.print(heading, style="bold")
     rows = [
         [
             test["system"] if name == next(iter(METRICS)) else "",
@@ -100,9 +97,7 @@ def print_tests(tests: dict[str, Any], console: Console) -> None:
         for name, measure in METRICS.items()
     ]
     console.print(make_table(("system", "metric", "difference", "p"), rows))
-    console.print(
-        f"{tests['samples']:,} resamples of the sentences\n", style="dim", highlight=False
-    )
+    console.print(f"{tests['samples']:,} resamples of the sentences\n", style="dim")
 
 
 def length_table(systems: dict[str, dict[str, Any]], metric: str, unit: str) -> Table:
@@ -141,5 +136,5 @@ def write_outputs(path: Path, data: ReferenceSet, report: dict[str, Any]) -> Non
         header += [name, "BLEU"]
         columns += [result["outputs"], sentence_bleu(result["outputs"], data.references)]
     lines = [header, *zip(*columns, strict=True)]
-    rows = [[re.sub(r"[\t\r\n]", " ", cell) for cell in line] for line in lines]
+    rows = [map(one_cell, line) for line in lines]
     files.write(path, "".join("\t".join(row) + "\n" for row in rows))

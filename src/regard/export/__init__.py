@@ -7,13 +7,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console
-
 from regard.errors import UserError, join_names, suggest
 from regard.export.ctranslate2 import export_ctranslate2
 from regard.export.hub import export_hub
 from regard.export.page import export_page
 from regard.export.scores import Evaluation
+from regard.terminal import Console
 
 __all__ = ["EXPORTS", "Evaluation", "Format", "Options", "export", "find_format"]
 

@@ -1,11 +1,12 @@
 """The model card: README.md of an exported folder, with the metadata that the Hugging Face hub reads."""
 
-import json
 from pathlib import Path
 from typing import Any
 
 from regard import config, files
+from regard.escaping import escape_markdown, to_json
 from regard.export.scores import Scores
+from regard.tables import markdown_table
 from regard.text.datasets import DATASETS
 from regard.text.hub import is_hub_name
 from regard.translator import Translator
@@ -24,7 +25,7 @@ def write_card(
     card = files.read_json(saved) if saved.is_file() else {}
     sections = [
         front_matter(translator.config, name, scores),
-        f"# {name}",
+        f"# {escape_markdown(name)}",
         translator.config.description,
         describe_model(translator, card),
         usage(translator.config, difference),
@@ -51,7 +52,7 @@ def front_matter(settings: config.Config, name: str, scores: Scores | None) -> s
             "metrics": [{"type": "bleu", "value": round(scores.bleu, 2), "name": "BLEU"}],
         }
         lines["model-index"] = [{"name": name, "results": [result]}]
-    entries = [f"{key}: {json.dumps(value, ensure_ascii=False)}" for key, value in lines.items()]
+    entries = [f"{key}: {to_json(value)}" for key, value in lines.items()]
     return "\n".join(["---", *entries, "---"])
 
 
@@ -71,7 +72,7 @@ def describe_model(translator: Translator, card: dict[str, Any]) -> str:
         versions = ", ".join(f"{name} {version}" for name, version in card["versions"].items())
         seconds = card["figures"]["training_seconds"]
         rows |= {"trained on": f"{card['device']}, {seconds:.0f} s", "versions": versions}
-    return format_table(("", ""), [(name, value) for name, value in rows.items()])
+    return markdown_table([("", ""), *rows.items()], text_columns=2).rstrip()
 
 
 def usage(settings: config.Config, difference: str | None) -> str:
@@ -112,7 +113,7 @@ def quality(scores: Scores | None, no_scores: str, card: dict[str, Any]) -> str:
             f"{scores.exact_match:.1%}",
         )
         row = (scores.split, f"{scores.sentences:,}", str(scores.beam), *figures)
-        lines.append(format_table(columns, [row]))
+        lines.append(markdown_table([columns, row]).rstrip())
         lines.append(f"BLEU: `{scores.signature}`, cased, on detokenised text; {scores.source}.")
         if scores.interval is not None:
             lines.append(
@@ -154,8 +155,3 @@ def data_terms(data: Any) -> str:
             "The training data is the author's own files. Add their terms here before you share it."
         )
     return "\n\n".join(lines)
-
-
-def format_table(columns: tuple[str, ...], rows: list[tuple[str, ...]]) -> str:
-    lines = [columns, tuple("---" for _ in columns), *rows]
-    return "\n".join("| " + " | ".join(line) + " |" for line in lines)

@@ -4,12 +4,11 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console
-
 from regard.display import Display
 from regard.errors import UserError
 from regard.page.build import Pack, build
 from regard.page.pack import pack
+from regard.terminal import Console
 from regard.translator import load
 
 LINE_EVERY = 30  # settings

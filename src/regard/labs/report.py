@@ -8,6 +8,7 @@ from importlib import resources
 from regard.diagrams.themes import style_variables
 from regard.labs.lab import Check, Lab, Result, Value, format_number
 from regard.tables import markdown_table
+from regard.template import PICTURES_BESIDE, fill
 
 MARKDOWN_FILE, HTML_FILE = "labs.md", "labs.html"
 INTRODUCTION = (
@@ -61,8 +62,7 @@ def render_html(results: Results) -> str:
         "labs": "\n".join(html_section(lab, result) for lab, result in results),
     }
     template = resources.files("regard.labs").joinpath("report.html").read_text("utf-8")
-    # A single pass, so that a placeholder inside a text is not substituted.
-    return re.sub(r"\{\{(\w+)\}\}", lambda match: parts[match[1]], template)
+    return fill(template, parts, img_src=PICTURES_BESIDE)
 
 
 def html_section(lab: Lab, result: Result) -> str:

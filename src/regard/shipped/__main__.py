@@ -94,14 +94,14 @@ def main(
     try:
         card = ship(run, folder)
     except UserError as error:
-        err.print(f"regard: {error}", style="red", markup=False, highlight=False)
+        err.print(f"regard: {error}", style="red")
         raise typer.Exit(2) from None
     for form in ("float32", "int8"):
         figures = card["evaluation"][form]
         bleu = ", ".join(
             f"{row['bleu_lower']:.2f} (beam {row['beam']})" for row in figures["results"]
         )
-        out.print(f"{form}: {figures['bytes']:,} bytes, BLEU {bleu}", highlight=False)
+        out.print(f"{form}: {figures['bytes']:,} bytes, BLEU {bleu}")
 
 
 if __name__ == "__main__":

@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from rich.console import Console
 
 from regard import files
 from regard.config import Config, Training
@@ -14,6 +13,7 @@ from regard.devices import use_threads
 from regard.display import Display
 from regard.evaluation import greedy_bleu
 from regard.models import Model, PretrainedCheckpoint, build, load_pretrained
+from regard.terminal import Console
 from regard.text.batch import BatchSampler, DeviceDataset
 from regard.text.corpus import Corpus
 from regard.text.tokenizer import TokenizerPair

@@ -8,11 +8,11 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import torch
-from rich.console import Console
 
 from regard.config import Config
 from regard.display import Display
 from regard.models import Model, build
+from regard.terminal import Console
 from regard.text.batch import BatchSampler, DeviceDataset, EncodedPairs
 from regard.text.corpus import Corpus
 from regard.text.tokenizer import TokenizerPair

@@ -6,12 +6,11 @@ from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
 
-from rich.console import Console
-
 import regard
 from regard.config import Config
 from regard.serve import catalogue
 from regard.serve.settings import Settings
+from regard.terminal import Console
 from regard.training import train
 from tests.page.browser.served.conftest import accessibility_problems, points
 from tests.serve.conftest import COMPARISON, serve
