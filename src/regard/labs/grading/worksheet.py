@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from regard import files
 from regard.errors import UserError
 from regard.labs.grading.sandbox import AnswerError, Sandbox, SandboxError, sanitize
 from regard.labs.grading.sandbox_worker import Unsupported, decode, encode
@@ -71,12 +72,7 @@ def write_worksheet(lab: Lab, folder: Path) -> Path:
         file=path,
         starter=lab.exercise.starter.strip(),
     )
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        with path.open("x", encoding="utf-8") as file:
-            file.write(text)
-    except OSError as error:
-        raise UserError(f"{path} cannot be written: {error.strerror}") from None
+    files.create(path, text)
     return path
 
 
