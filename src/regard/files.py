@@ -67,14 +67,16 @@ def write_folder(path: Path, writer: Callable[[Path], object]) -> None:
 
 
 def create(path: Path, text: str) -> None:
-    """Write a new file; an error if there is one already."""
-    with report_errors(path):
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with path.open("x", encoding="utf-8") as file, ExitStack() as on_error:
-            on_error.callback(path.unlink)
-            file.write(text)
-            file.flush()
-            on_error.pop_all()
+    """`write` a new file; an error if there is one already."""
+    with report_errors(path), new_temporary(path) as (temporary, file):
+        temporary.write_bytes(text.encode("utf-8"))
+        os.fsync(file.fileno())
+        try:
+            os.link(temporary, path)
+        except OSError:
+            if path.exists():
+                raise
+            os.replace(temporary, path)  # a file system without hard links
 
 
 @contextmanager

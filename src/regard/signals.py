@@ -68,11 +68,10 @@ class Ending:
     def __init__(self) -> None:
         self.received: int | None = None
         self.since = 0.0
-        self.is_over = False
 
     def handle(self, number: int, _: FrameType | None) -> None:
         write_message(number, "")
-        if self.is_over or (self.received and time.monotonic() > self.since + PATIENCE):
+        if self.received and time.monotonic() > self.since + PATIENCE:
             os._exit(128 + number)
         if self.received is None:
             self.received, self.since = number, time.monotonic()
@@ -82,7 +81,8 @@ class Ending:
         """Python drops an exception in a destructor or a callback: raise `Stopped` again after it."""
         if self.received and isinstance(problem.exc_value, Stopped):
             number, self.received = self.received, None
-            signal.raise_signal(number)
+            # A moment later: an exception in this function would be dropped as well.
+            threading.Timer(0.1, os.kill, (os.getpid(), number)).start()
         else:
             sys.__unraisablehook__(problem)
 
@@ -91,7 +91,7 @@ class Ending:
 def end_at_signals() -> Iterator[None]:
     """A signal raises `Stopped`, also where others would make something else of it, as imports do."""
     ending = Ending()
-    replace_handlers(ending.handle)
+    former = replace_handlers(ending.handle)
     sys.unraisablehook = ending.handle_unraisable
     try:
         yield
@@ -101,5 +101,5 @@ def end_at_signals() -> Iterator[None]:
         if ending.received:
             raise Stopped(ending.received) from None
         raise
-    finally:
-        ending.is_over = True
+    finally:  # what is left is the end of the interpreter, which a signal would only disturb
+        restore_handlers(dict.fromkeys(former, signal.SIG_IGN))

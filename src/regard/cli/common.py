@@ -24,7 +24,7 @@ class Commands(TyperGroup):
         try:
             return super().invoke(ctx)
         except KeyboardInterrupt as stop:
-            err.print(f"regard: {stop or 'interrupted'}", highlight=False, markup=False)
+            err.print(f"regard: {str(stop) or 'interrupted'}", highlight=False, markup=False)
             raise typer.Exit(signals.exit_code(stop)) from None
 
 
