@@ -6,16 +6,15 @@ import subprocess
 import sys
 from pathlib import Path
 
+import regard
 from tests.faults.commands import COMMANDS
 
 ROOT = Path(__file__).parents[2]
 
 
 def test_nothing_is_lost():
-    environment = os.environ | {
-        "PYTHONPATH": f"{ROOT / 'src'}{os.pathsep}{ROOT}",
-        "OMP_NUM_THREADS": "1",
-    }
+    source = Path(regard.__file__).parents[1]
+    environment = os.environ | {"PYTHONPATH": f"{source}{os.pathsep}{ROOT}", "OMP_NUM_THREADS": "1"}
     command = [sys.executable, "-m", "tests.faults", "--short"]
     result = subprocess.run(
         command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=400
