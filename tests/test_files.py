@@ -1,6 +1,7 @@
 """Atomic writes: a file is complete or absent, whatever fails during the write. Locks exclude others."""
 
 import os
+import resource
 import stat
 import subprocess
 import sys
@@ -138,6 +139,173 @@ def test_threads_do_not_change_the_umask_of_each_other(tmp_path: Path) -> None:
         assert stat.S_IMODE((tmp_path / name).stat().st_mode) == 0o666 & ~expected
 
 
+def test_a_write_deletes_what_a_killed_writer_of_the_same_file_left(tmp_path: Path) -> None:
+    for name in (".regard-a-0123456789abcdef.txt", ".regard-b-0123456789abcdef.txt"):
+        (tmp_path / name).write_text("half")
+    folder = tmp_path / ".regard-a-fedcba9876543210"
+    (folder / "a").mkdir(parents=True)
+    (folder / "a" / "file").write_text("half")
+    files.write(tmp_path / "a.txt", "new")
+    assert sorted(os.listdir(tmp_path)) == [".regard-b-0123456789abcdef.txt", "a.txt"]
+
+
+# --- folders, complete or absent ------------------------------------------------------------------
+
+
+def test_a_folder_appears_when_it_is_complete(tmp_path: Path) -> None:
+    def writer(folder: Path) -> None:
+        files.write(folder / "part" / "file", "new")
+        assert not (tmp_path / "out" / "part").exists() or (tmp_path / "empty").exists()
+        files.remove_temporary(tmp_path)  # by another process
+        assert (folder / "part" / "file").read_text() == "new"
+
+    files.write_folder(tmp_path / "out", writer)
+    assert os.listdir(tmp_path) == ["out"]
+    assert (tmp_path / "out" / "part" / "file").read_text() == "new"
+    (tmp_path / "empty").mkdir()
+    files.write_folder(tmp_path / "empty", writer)
+    with pytest.raises(UserError, match=r"out cannot be written: Directory not empty"):
+        files.write_folder(tmp_path / "out", lambda _: None)
+    assert (tmp_path / "out" / "part" / "file").read_text() == "new"
+    assert sorted(os.listdir(tmp_path)) == ["empty", "out"]
+
+
+def test_a_folder_that_fails_leaves_nothing_and_names_its_file(tmp_path, monkeypatch) -> None:
+    def fail(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "fsync", fail)
+        out = tmp_path / "out"
+        with pytest.raises(UserError, match=f"^{out / 'file'} cannot be written: No space"):
+            files.write_folder(out, lambda folder: files.write(folder / "file", "new"))
+    assert os.listdir(tmp_path) == []
+
+
+def test_remove_temporary_deletes_the_folders_of_killed_processes(tmp_path, monkeypatch) -> None:
+    with monkeypatch.context() as patch:  # as if killed: no cleanup
+        patch.setattr(Path, "replace", lambda *_: None)
+        patch.setattr(Path, "unlink", lambda *_, **__: None)
+        patch.setattr("shutil.rmtree", lambda *_, **__: None)
+        files.write_folder(tmp_path / "cache" / "model", lambda folder: (folder / "a").touch())
+    (left,) = os.listdir(tmp_path / "cache")
+    assert sorted(os.listdir(tmp_path / "cache" / left)) == [".lock", "model"]
+    files.remove_temporary(tmp_path)
+    assert os.listdir(tmp_path / "cache") == []
+
+
+def test_create_never_replaces(tmp_path: Path) -> None:
+    files.create(tmp_path / "new" / "a.txt", "née")
+    with pytest.raises(UserError, match=r"a.txt cannot be written: File exists"):
+        files.create(tmp_path / "new" / "a.txt", "other")
+    assert (tmp_path / "new" / "a.txt").read_text("utf-8") == "née"
+    assert os.listdir(tmp_path / "new") == ["a.txt"]
+
+
+def test_create_on_a_file_system_without_hard_links(tmp_path: Path, monkeypatch) -> None:
+    def link(*_: object) -> None:
+        raise PermissionError(1, "Operation not permitted")
+
+    monkeypatch.setattr(os, "link", link)
+    files.create(tmp_path / "a.txt", "new")
+    with pytest.raises(UserError, match=r"a.txt cannot be written"):
+        files.create(tmp_path / "a.txt", "other")
+    assert (tmp_path / "a.txt").read_text() == "new"
+    assert os.listdir(tmp_path) == ["a.txt"]
+
+
+# --- files that grow ------------------------------------------------------------------------------
+
+
+def test_append_adds_all_or_nothing(tmp_path: Path) -> None:
+    path = tmp_path / "log"
+    assert files.append(path, b"one\n") == 4
+    assert files.append(path, b"two\n") == 8
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    try:  # a real failure in the middle: 2 bytes fit
+        resource.setrlimit(resource.RLIMIT_FSIZE, (10, before[1]))
+        with pytest.raises(UserError, match=r"log cannot be written: (No space|File too large)"):
+            files.append(path, b"three\n")
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert path.read_bytes() == b"one\ntwo\n"
+
+
+def test_shorten(tmp_path: Path) -> None:
+    path = tmp_path / "log"
+    files.shorten(path, 3)
+    assert not path.exists()
+    path.write_bytes(b"12345")
+    for length in (9, 5, 3, 4):
+        files.shorten(path, length)
+    assert path.read_bytes() == b"123"
+    assert not path.is_symlink()
+
+
+def test_an_output_is_renamed_when_it_is_complete(tmp_path: Path) -> None:
+    path, part = tmp_path / "out.txt", tmp_path / "out.txt.part"
+    path.write_text("old")
+    part.write_text("of a killed process, and longer")
+    with files.open_output(path) as file:
+        file.write("née\n")
+        file.flush()
+        assert (path.read_text(), part.read_text("utf-8")) == ("old", "née\n")
+        with (
+            pytest.raises(UserError, match=r"out.txt is being written by another process"),
+            files.open_output(path),
+        ):
+            pass
+    assert path.read_bytes() == "née\n".encode()
+    assert os.listdir(tmp_path) == ["out.txt"]
+
+
+@pytest.mark.parametrize("failure", [OSError(28, "No space left on device"), UserError("no")])
+def test_an_output_that_fails_keeps_the_old_one_and_what_is_done(tmp_path, failure) -> None:
+    path = tmp_path / "out.txt"
+    path.write_text("old")
+
+    def write(text: str, error: BaseException) -> None:
+        with files.open_output(path) as file:
+            file.write(text)
+            raise error
+
+    for text, left in (("new\n", ["out.txt", "out.txt.part"]), ("", ["out.txt"])):
+        with pytest.raises(UserError, match=r"^no$|out.txt cannot be written: No space"):
+            write(text, failure)
+        assert path.read_text() == "old"
+        assert sorted(os.listdir(tmp_path)) == left
+    with pytest.raises(KeyboardInterrupt):
+        write("all so far\n", KeyboardInterrupt())
+    assert path.read_text() == "all so far\n"
+
+
+def test_an_output_may_be_a_device_and_needs_its_folder(tmp_path: Path) -> None:
+    with files.open_output(Path(os.devnull)) as file:
+        file.write("text")
+    assert not Path(f"{os.devnull}.part").exists()
+    with (
+        pytest.raises(UserError, match=r"a cannot be written: No such file or directory"),
+        files.open_output(tmp_path / "no" / "a"),
+    ):
+        pass
+    assert os.listdir(tmp_path) == []
+
+
+def test_remove(tmp_path: Path, monkeypatch) -> None:
+    (tmp_path / "folder" / "inner").mkdir(parents=True)
+    (tmp_path / "file").touch()
+    for name in ("folder", "file", "nothing"):
+        files.remove(tmp_path / name)
+    assert os.listdir(tmp_path) == []
+
+    def unlink(*_: object, **__: object) -> None:
+        raise OSError(30, "Read-only file system")
+
+    monkeypatch.setattr(Path, "unlink", unlink)
+    with pytest.raises(UserError, match=r"a cannot be deleted: Read-only file system"):
+        files.remove(tmp_path / "a")
+
+
 # --- locks ----------------------------------------------------------------------------------------
 
 
@@ -213,6 +381,18 @@ def test_lock_of_a_killed_process_is_free(tmp_path: Path) -> None:
     assert os.listdir(tmp_path) == [".lock"]  # it had no time to delete it
     assert files.list_files(tmp_path) == []
     assert try_lock(tmp_path) == ""
+
+
+def test_a_full_disk_does_not_stop_a_lock(tmp_path: Path) -> None:
+    """The process id is not written, and closing the file does not try again."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (0, before[1]))
+    try:
+        with files.lock(tmp_path / "run"):
+            assert "PID unknown" in try_lock(tmp_path / "run")
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert os.listdir(tmp_path) == []
 
 
 def test_file_system_without_locks(tmp_path: Path, monkeypatch) -> None:

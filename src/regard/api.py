@@ -78,16 +78,19 @@ class Translator(translator.Translator):
         `load` reads exactly the same weights. Of an int8 model, the original float32 weights are saved.
         """
         folder = Path(folder)
-        with files.lock(folder):
-            if files.list_files(folder):
-                raise UserError(f"{folder} already exists: choose a new folder, or delete it first")
-            if isinstance(self.model, models.Pretrained):
-                models.Architecture.from_model(self.model).save(folder)
-            self.tokenizers.save(folder / "tokenizer.json")
-            weights.save(folder / "model.safetensors", weights.state_tensors(self.model), {})
-            if self.card is not None:
-                files.write(folder / "card.json", json.dumps(self.card, indent=1) + "\n")
-            files.write(folder / "config.toml", self.config.to_toml())
+        if folder.exists() and files.list_files(folder):
+            raise UserError(f"{folder} already exists: choose a new folder, or delete it first")
+        files.write_folder(folder, self.write_files)
+
+    def write_files(self, folder: Path) -> None:
+        """The files of a run folder."""
+        if isinstance(self.model, models.Pretrained):
+            models.Architecture.from_model(self.model).save(folder)
+        self.tokenizers.save(folder / "tokenizer.json")
+        weights.save(folder / "model.safetensors", weights.state_tensors(self.model), {})
+        if self.card is not None:
+            files.write(folder / "card.json", json.dumps(self.card, indent=1) + "\n")
+        files.write(folder / "config.toml", self.config.to_toml())
 
     def page(self, *, height: int = 960, float32: bool = False, name: str = "model") -> None:
         """Display the page of this model in a notebook: translate, see attention, change it; no network.

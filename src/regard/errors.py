@@ -1,5 +1,6 @@
 """User errors: mistakes in input or settings, reported in one sentence with the fix."""
 
+import errno
 from collections.abc import Iterable
 from difflib import get_close_matches
 
@@ -28,6 +29,34 @@ def explain_unparsed(error: ValueError | RecursionError) -> str:
     if isinstance(error, RecursionError):
         return "it is nested too deeply"
     return "it has an integer with too many digits" if "digits" in str(error) else str(error)
+
+
+SHORTAGES = {
+    # What Python, PyTorch and the loader of libraries say if the system refuses: what to do.
+    (
+        *("allocate memory", "not enough memory", "out of memory", "failed to map segment"),
+        *("MemoryError", "bad_alloc"),
+    ): (
+        "out of memory: use a smaller model, shorter texts, a smaller beam or smaller batches "
+        "(training.batch_tokens), or raise the limit (ulimit -v)"
+    ),
+    ("Too many open files",): "too many open files: raise the limit (ulimit -n)",
+    ("start new thread", "Resource temporarily unavailable"): (
+        "no more threads or processes can be started: raise the limit (ulimit -u)"
+    ),
+}
+REFUSALS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EIO, errno.EACCES)
+
+
+def describe_shortage(error: BaseException) -> str:
+    """One sentence about what the system refused (memory, disk space, open files), or "" if it is a bug."""
+    text = f"{type(error).__name__}: {error}"
+    for symptoms, sentence in SHORTAGES.items():
+        if any(symptom in text for symptom in symptoms):
+            return sentence
+    if isinstance(error, OSError) and error.errno in REFUSALS:
+        return f"{error.filename or 'a file'}: {error.strerror}"
+    return ""
 
 
 def suggest(word: str, choices: Iterable[str]) -> str:

@@ -1,12 +1,15 @@
-"""Atomic file writes (a file is either complete or absent) and locks (one process in a folder)."""
+"""Every write of the library: a file is complete or absent, an older one is never lost, and what cannot be
+written is a `UserError` that names it. Locks: one process in a folder.
+"""
 
 import errno
 import json
 import os
 import secrets
+import shutil
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from contextvars import ContextVar
 from pathlib import Path
@@ -14,10 +17,25 @@ from typing import IO, Any
 
 from regard.errors import UserError
 
-TEMPORARY_PREFIX = ".regard-"  # of files that are still being written
+TEMPORARY_PREFIX = ".regard-"  # of files and folders that are still being written
+PART = ".part"  # suffix of an output that grows until it is complete
 LOCK = ".lock"
 ATTEMPTS = 1000  # to lock a file that others delete
 _locked_folders: ContextVar[frozenset[Path]] = ContextVar("locked_folders", default=frozenset())
+
+
+@contextmanager
+def report_errors(path: Path) -> Iterator[None]:
+    """Turn an error of the system, such as a full disk, into a `UserError` that names `path`."""
+    try:
+        yield
+    except BlockingIOError:  # a lock: who asked for it knows what to say
+        raise
+    except OSError as error:
+        raise UserError(f"{path} cannot be written: {error.strerror or error}") from None
+
+
+# --- complete or absent ---------------------------------------------------------------------------
 
 
 def write(path: Path, content: bytes | str) -> None:
@@ -28,23 +46,84 @@ def write(path: Path, content: bytes | str) -> None:
 
 def write_with(path: Path, writer: Callable[[Path], object]) -> None:
     """`write` with content from `writer(temporary_path)`; the temporary path has the same suffix."""
-    name = f"{TEMPORARY_PREFIX}{path.stem}-{secrets.token_hex(8)}{path.suffix}"
-    temporary = path.with_name(name)
-    try:
-        # Locked while it is written: `remove_temporary` in another process leaves it alone.
-        file = open_locked(temporary, wait=True)
-    except OSError as error:
-        raise UserError(f"{path} cannot be written: {error.strerror or error}") from None
-    try:
+    with report_errors(path), new_temporary(path) as (temporary, file):
         writer(temporary)
         os.fsync(file.fileno())
         if sys.platform == "win32":  # which renames closed files only
             file.close()
         os.replace(temporary, path)
-    except OSError as error:
-        raise UserError(f"{path} cannot be written: {error.strerror or error}") from None
+
+
+def write_folder(path: Path, writer: Callable[[Path], object]) -> None:
+    """Create a folder, which may exist if it is empty, with what `writer(temporary_path)` puts into it."""
+    with report_errors(path), new_temporary(path, LOCK) as (lock_file, _):
+        folder = lock_file.with_name(path.name)
+        folder.mkdir()
+        try:
+            writer(folder)
+        except UserError as error:  # about a file that would have been in `path`
+            raise UserError(str(error).replace(str(folder), str(path))) from None
+        folder.replace(path)
+
+
+def create(path: Path, text: str) -> None:
+    """`write` a new file; an error if there is one already."""
+    with report_errors(path), new_temporary(path) as (temporary, file):
+        temporary.write_bytes(text.encode("utf-8"))
+        os.fsync(file.fileno())
+        try:
+            os.link(temporary, path)
+        except OSError:
+            if path.exists():
+                raise
+            os.replace(temporary, path)  # a file system without hard links
+
+
+@contextmanager
+def new_temporary(path: Path, inside: str = "") -> Iterator[tuple[Path, IO[bytes]]]:
+    """A new temporary file beside `path`, locked and open, or a file `inside` a new temporary folder.
+
+    Deleted at the end, unless it was renamed. What a killed process left of the same path is deleted too.
+    """
+    start = f"{TEMPORARY_PREFIX}{path.stem}-"
+    remove_orphans(each for each in list_folder(path.parent) if each.name.startswith(start))
+    temporary = path.with_name(f"{start}{secrets.token_hex(8)}{path.suffix}")
+    # Locked while it is written: `remove_temporary` in another process leaves it alone.
+    file = open_locked(temporary / inside, wait=True)
+    try:
+        yield temporary / inside, file
     finally:
-        remove_locked(temporary, file)
+        remove_locked(temporary / inside, file)
+        if inside:
+            shutil.rmtree(temporary, ignore_errors=True)
+
+
+def remove_temporary(folder: Path) -> None:
+    """Delete the temporary files and folders that a killed process left in `folder`."""
+    remove_orphans(folder.rglob(f"{TEMPORARY_PREFIX}*"))
+
+
+def remove_orphans(temporaries: Iterable[Path]) -> None:
+    """Delete those temporary files and folders whose writer has ended: they are not locked."""
+    for temporary in temporaries:
+        with suppress(OSError):  # locked, or already deleted
+            inside = temporary / LOCK if temporary.is_dir() else temporary
+            remove_locked(inside, open_locked(inside, wait=False))
+            shutil.rmtree(temporary, ignore_errors=True)
+
+
+def list_folder(folder: Path) -> list[Path]:
+    """The entries of a folder; none if it cannot be read."""
+    try:
+        return list(folder.iterdir())
+    except OSError:
+        return []
+
+
+def list_files(folder: Path) -> list[Path]:
+    """The entries of `folder`, without temporary files and the lock."""
+    paths = [path for path in folder.iterdir() if path.name != LOCK]
+    return [path for path in paths if not path.name.startswith(TEMPORARY_PREFIX)]
 
 
 def read_json(path: Path) -> dict[str, Any]:
@@ -58,17 +137,73 @@ def read_json(path: Path) -> dict[str, Any]:
     return content
 
 
-def list_files(folder: Path) -> list[Path]:
-    """The entries of `folder`, without temporary files and the lock."""
-    paths = [path for path in folder.iterdir() if path.name != LOCK]
-    return [path for path in paths if not path.name.startswith(TEMPORARY_PREFIX)]
+# --- files that grow, folders, deletion -----------------------------------------------------------
 
 
-def remove_temporary(folder: Path) -> None:
-    """Delete the temporary files that a killed process left in `folder`."""
-    for temporary in folder.rglob(f"{TEMPORARY_PREFIX}*"):
-        with suppress(OSError):  # locked: its writer is alive
-            remove_locked(temporary, open_locked(temporary, wait=False))
+def append(path: Path, data: bytes) -> int:
+    """Add `data` to the end of a file, all or nothing; return the file's new length."""
+    with report_errors(path), path.open("ab", buffering=0) as file:
+        length = file.tell()
+        try:
+            if file.write(data) != len(data):
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        except BaseException:
+            with suppress(OSError):
+                file.truncate(length)
+            raise
+        return length + len(data)
+
+
+def shorten(path: Path, length: int) -> None:
+    """Cut a file, if it exists, to `length` bytes."""
+    with report_errors(path):
+        if path.is_file() and path.stat().st_size > length:
+            os.truncate(path, length)
+
+
+@contextmanager
+def open_output(path: Path) -> Iterator[IO[str]]:
+    """A text file that grows as `path`.part, and is renamed to `path` at the end or at Ctrl-C.
+
+    After an error, or if the process is killed, the lines so far are in `path`.part; an older `path` stays.
+    """
+    with report_errors(path), ExitStack() as stack:
+        if path.exists() and not path.is_file():  # a device or a pipe
+            yield stack.enter_context(path.open("w", encoding="utf-8", newline="\n"))
+            return
+        path.parent.stat()
+        part = path.with_name(path.name + PART)
+        try:
+            locked = stack.enter_context(open_locked(part, wait=False))
+        except BlockingIOError:
+            raise UserError(f"{path} is being written by another process: wait for it") from None
+        try:
+            with part.open("w", encoding="utf-8", newline="\n") as file:
+                yield file
+        except KeyboardInterrupt:
+            os.replace(part, path)
+            raise
+        except BaseException:
+            if not part.stat().st_size:
+                part.unlink()
+            raise
+        os.fsync(locked.fileno())
+        os.replace(part, path)
+
+
+def open_log(path: Path) -> IO[bytes]:
+    """A new file for the output of another process."""
+    with report_errors(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        return path.open("wb")
+
+
+def remove(path: Path) -> None:
+    """Delete a file or a folder, if it exists."""
+    try:
+        shutil.rmtree(path) if path.is_dir() else path.unlink(missing_ok=True)
+    except OSError as error:
+        raise UserError(f"{path} cannot be deleted: {error.strerror or error}") from None
 
 
 # --- locks ----------------------------------------------------------------------------------------
@@ -87,21 +222,19 @@ def lock(folder: Path, wait: bool = False) -> Iterator[None]:
         return
     path = folder / LOCK
     new_folders = [parent for parent in (folder, *folder.parents) if not parent.exists()]
-    try:
-        file = open_locked(path, wait)
-    except BlockingIOError:
-        raise UserError(
-            f"{folder} is in use by another process (PID {read_pid(path)}): wait until it ends, or "
-            "choose another --run"
-        ) from None
-    except OSError as error:
-        raise UserError(f"{folder} cannot be written: {error.strerror or error}") from None
+    with report_errors(folder):
+        try:
+            file = open_locked(path, wait)
+        except BlockingIOError:
+            raise UserError(
+                f"{folder} is in use by another process (PID {read_pid(path)}): wait until it ends, or "
+                "choose another --run"
+            ) from None
     token = _locked_folders.set(_locked_folders.get() | {resolved})
     try:
         with suppress(OSError):  # a full disk, say: only messages need the PID
             file.truncate(0)
             file.write(str(os.getpid()).encode())
-            file.flush()
         yield
     finally:
         _locked_folders.reset(token)
@@ -129,7 +262,8 @@ def open_locked(path: Path, wait: bool) -> IO[bytes]:
             with ExitStack() as on_error:
                 with suppress(FileExistsError):
                     path.parent.mkdir(parents=True)
-                file = on_error.enter_context(path.open("ab"))
+                # Unbuffered: after a failed write, closing a buffered file fails too.
+                file = on_error.enter_context(path.open("ab", buffering=0))
                 acquire(file.fileno(), wait)
                 if os.path.samestat(os.fstat(file.fileno()), path.stat()):
                     on_error.pop_all()

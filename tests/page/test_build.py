@@ -3,6 +3,7 @@
 import base64
 import hashlib
 import json
+import os
 import re
 from html.parser import HTMLParser
 from pathlib import Path
@@ -10,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from regard import cli, files
+from regard.cli.export import new_page
 from regard.errors import UserError
 from regard.export import EXPORTS, export
 from regard.page import build as page
@@ -198,6 +200,25 @@ def test_page_opens_the_browser(make_run, monkeypatch):  # noqa: F811
     assert regard("page", make_run("other"), "--no-open").code == 0
     assert len(opened) == 1
     path.unlink()
+
+
+def test_pages_of_earlier_days_are_deleted(tmp_path, monkeypatch):
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    names = ("regard-page-old", "regard-page-new", "other-old")
+    for name in names:
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "page.html").touch()
+        if name.endswith("old"):
+            os.utime(tmp_path / name, (0, 0))
+    page = new_page()
+    assert (page.name, page.parent.parent) == ("page.html", tmp_path)
+    assert {path.name for path in tmp_path.iterdir()} == {*names[1:], page.parent.name}
+
+
+def test_a_folder_for_a_page_that_cannot_be_made(tmp_path, monkeypatch):
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "nowhere"))
+    with pytest.raises(UserError, match=r"nowhere cannot be written: No such file or directory"):
+        new_page()
 
 
 def test_no_browser_is_said(make_run, monkeypatch):  # noqa: F811

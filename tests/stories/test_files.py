@@ -158,16 +158,16 @@ def test_a_closed_pipe_ends_quietly(run: Path, tmp_path):
 
 @pytest.mark.parametrize("form", ["text", "json"])
 def test_ctrl_c_keeps_what_is_done(run: Path, tmp_path, form):
-    out = tmp_path / "out.txt"
+    out, part = tmp_path / "out.txt", tmp_path / "out.txt.part"
     options = ["--output", out, *(["--json"] if form == "json" else [])]
     with start(run, "--input", "-", *options, stdin=subprocess.PIPE) as process:
         process.stdin.write(b"<U> a\n" * 64)
         process.stdin.flush()  # one window; then it waits for more
         deadline = time.monotonic() + 120
-        while not (out.is_file() and out.stat().st_size) and time.monotonic() < deadline:
+        while not (part.is_file() and part.stat().st_size) and time.monotonic() < deadline:
             time.sleep(0.1)
         process.send_signal(signal.SIGINT)
         assert process.wait(120) == 130
-        assert process.stderr.read() == b"interrupted after 64 lines\n"
+        assert process.stderr.read() == b"regard: interrupted after 64 lines\n"
     text = out.read_text("utf-8")
     assert len(json.loads(text) if form == "json" else text.splitlines()) == 64

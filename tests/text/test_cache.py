@@ -3,6 +3,7 @@
 import multiprocessing
 import os
 import shutil
+import time
 from pathlib import Path
 
 import numpy as np
@@ -245,3 +246,25 @@ def test_two_concurrent_processes_are_harmless(cache_folder):
     assert [process.exitcode for process in processes] == [0, 0]
     assert all(equal)
     assert len(list(cache_folder.iterdir())) == 40
+
+
+def test_what_killed_processes_left_in_the_cache_is_deleted(cache_folder):
+    """Temporary files and folders at once; a download that nobody went on with after a week."""
+    root = cache_folder.parent
+    orphans = [
+        "tokenised/.regard-0-0123456789abcdef.npy",
+        ".regard-int8-0123456789abcdef.json",
+        "ctranslate2/.regard-model-0123456789abcdef/model/model.bin",
+        "hub/models--me--it/0/.regard-card-0123456789abcdef.json",
+    ]
+    kept = ["tatoeba/deu-eng.zip", "tatoeba/new.part", "hub/models--me--it/0/model.safetensors"]
+    for name in (*orphans, *kept, "tatoeba/old.part"):
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / name).write_text("half")
+    week_ago = time.time() - cache.ABANDONED - 60
+    os.utime(root / "tatoeba/old.part", (week_ago, week_ago))
+    os.utime(root / kept[0], (week_ago, week_ago))
+    cache.encode_cached(PAIRS, train())
+    left = {str(path.relative_to(root)) for path in root.rglob("*") if path.is_file()}
+    assert left == {*kept, f"tokenised/{cache.cache_key(PAIRS, train())}.npy"}
+    assert not list(root.rglob(".regard-*"))

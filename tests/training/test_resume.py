@@ -1,5 +1,6 @@
 """A run that is killed at any moment and resumed equals an uninterrupted one, bit for bit."""
 
+import errno
 import importlib
 import json
 import os
@@ -19,6 +20,7 @@ from typing import Any
 import pytest
 import torch
 
+from regard import files
 from regard.config import Config
 from regard.errors import UserError
 from regard.models import Model, build, weights
@@ -592,3 +594,77 @@ def test_sigkill_of_the_command(tiny, fit, same_run, tmp_path: Path) -> None:
     fit(long, folder, resume=True)
     fit(long, tmp_path / "uninterrupted")
     same_run(folder, tmp_path / "uninterrupted")
+
+
+# --- full disks and read-only folders ---------------------------------------------------------------
+
+
+def refuse_writes(patch: pytest.MonkeyPatch, folder: Path, error: int) -> None:
+    """Let every attempt to open, create or delete something below `folder` fail."""
+
+    def guard(original: Any, name: str) -> Any:
+        def guarded(path: Any, *args: Any, **options: Any) -> Any:
+            mode = str((*args, options.get("mode", ""), "")[0])
+            is_reading = name == "open" and not set(mode) & set("wax+")
+            if folder in Path(path).parents and not is_reading:
+                raise OSError(error, os.strerror(error), str(path))
+            return original(path, *args, **options)
+
+        return guarded
+
+    for owner, name in ((Path, "open"), (Path, "mkdir"), (Path, "unlink"), (os, "truncate")):
+        patch.setattr(owner, name, guard(getattr(owner, name), name))
+
+
+@pytest.mark.parametrize("keep_last", [True, False])
+def test_a_finished_run_in_a_read_only_folder(tiny, fit, tmp_path, monkeypatch, keep_last) -> None:
+    config, folder = tiny(keep_last=keep_last, epochs=0.5), tmp_path / "run"
+    fit(config, folder)
+    refuse_writes(monkeypatch, folder, errno.EROFS)
+    for given in (config, None):
+        assert (
+            fit(given, folder, resume=True)
+            == f"{folder} is finished: there is nothing to continue\n"
+        )
+
+
+def test_an_unfinished_run_in_a_read_only_folder(tiny, fit, tmp_path, monkeypatch) -> None:
+    with monkeypatch.context() as patch:
+        kill_at(patch, checkpoint, "save", 1, True)
+        with pytest.raises(Killed):
+            fit(tiny(), tmp_path / "run")
+    refuse_writes(monkeypatch, tmp_path / "run", errno.EROFS)
+    with pytest.raises(UserError, match=r"run cannot be written: Read-only file system"):
+        fit(tiny(), tmp_path / "run", resume=True)
+
+
+def test_a_full_disk_while_logging_loses_nothing(
+    tiny, fit, uninterrupted, same_run, tmp_path, monkeypatch
+) -> None:
+    """The log of the second validation does not fit, not even half of it."""
+    folder, calls = tmp_path / "run", []
+    original = files.append
+
+    def append(path: Path, data: bytes) -> int:
+        calls.append(path)
+        if len(calls) == 3:
+            raise UserError(f"{path} cannot be written: No space left on device")
+        return original(path, data)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(files, "append", append)
+        with pytest.raises(UserError, match=r"metrics.jsonl cannot be written: No space left"):
+            fit(tiny(), folder)
+    fit(tiny(), folder, resume=True)
+    same_run(folder, uninterrupted("recurrent"))
+
+
+def test_a_full_disk_for_tensorboard_is_one_sentence(tiny, fit, tmp_path, monkeypatch) -> None:
+    pytest.importorskip("tensorboard")
+
+    def fail(*_: object, **__: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr("torch.utils.tensorboard.SummaryWriter", fail)
+    with pytest.raises(UserError, match=r"tensorboard cannot be written: No space left on device"):
+        fit(tiny(tensorboard=True), tmp_path / "run")

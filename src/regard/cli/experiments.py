@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 import typer
 from rich.table import Table
 
-from regard import presets
+from regard import presets, signals
 from regard.cli.common import (
     AsJson,
     Device,
@@ -97,7 +97,7 @@ def compare(
         failed = sweep(runs, split, widths, resolve_device(device), jobs, echo)
     except Stopped as stopped:
         err.print("stopped: the same command continues where it was")
-        raise typer.Exit(128 + stopped.signal_number) from None
+        raise typer.Exit(signals.exit_code(stopped)) from None
     speeds = (
         measure_speed(runs, split, resolve_device(device)) if "speed" in (selected or ()) else {}
     )

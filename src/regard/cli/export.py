@@ -1,16 +1,20 @@
 """`regard export` and `regard page`: runs for others."""
 
 import tempfile
+import time
 import webbrowser
+from contextlib import suppress
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
+from regard import files
 from regard.cli.common import AsJson, OptionalRuns, Overwrite, app, err, out, print_json
 from regard.config import limits
 from regard.errors import UserError
 
+DAY = 24 * 3600  # seconds
 Float32 = Annotated[
     bool,
     typer.Option("--float32", help="Weights with 32 bits instead of 8: four times the size."),
@@ -108,11 +112,21 @@ def page(
     """Open one or two models, or labs, in the browser: see attention, change it. No server, no network."""
     from regard.export import export as write
 
-    # It stays there for the browser, until the system clears its temporary files.
-    path = Path(tempfile.mkdtemp(prefix="regard-page-")) / "page.html"
+    path = new_page()
     print_page(write(runs or [], "page", path, float32=float32, labs=labs, console=err))
     if open_browser and not webbrowser.open(path.as_uri()):
         err.print("no browser found: open the file yourself")
+
+
+def new_page() -> Path:
+    """A file in a new temporary folder, where it stays for the browser; those of earlier days are deleted."""
+    temporary, prefix = Path(tempfile.gettempdir()), "regard-page-"
+    for folder in temporary.glob(f"{prefix}*"):
+        with suppress(OSError, UserError):  # of another user, say
+            if time.time() - folder.stat().st_mtime > DAY:
+                files.remove(folder)
+    with files.report_errors(temporary):
+        return Path(tempfile.mkdtemp(prefix=prefix)) / "page.html"
 
 
 def print_hub(record: dict[str, Any]) -> None:

@@ -5,10 +5,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 
-from regard.errors import UserError
-
-# What PyTorch's allocators say, for the CPU and for a GPU.
-OUT_OF_MEMORY = ("can't allocate memory", "not enough memory", "out of memory")
+from regard.errors import UserError, describe_shortage
 
 
 def explain(error: Exception) -> str | None:
@@ -17,12 +14,10 @@ def explain(error: Exception) -> str | None:
     match error:
         case UserError():
             return text
+        case MemoryError() | RuntimeError() if shortage := describe_shortage(error):
+            return shortage
         case OSError():
             return explain_os_error(error)
-        case MemoryError():
-            return explain_memory()
-        case RuntimeError() if any(words in text for words in OUT_OF_MEMORY):
-            return explain_memory()
         case RecursionError():
             return "the input is nested too deeply: write it with fewer brackets or tables inside each other"
         case RuntimeError() if "home directory" in text:
@@ -45,13 +40,6 @@ def explain_os_error(error: OSError) -> str:
     if error.filename is not None:
         return f"{shorten(os.fsdecode(error.filename))}: {reason}"
     return f"an input or output failed: {reason}"
-
-
-def explain_memory() -> str:
-    return (
-        "there is not enough memory: use a smaller model, shorter texts, a smaller beam or smaller batches "
-        "(training.batch_tokens)"
-    )
 
 
 def check_working_directory() -> None:

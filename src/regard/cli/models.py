@@ -2,14 +2,13 @@
 
 import json
 import shlex
-import signal
 import sys
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from regard import presets
+from regard import presets, signals
 from regard.cli.common import (
     Device,
     Settings,
@@ -82,7 +81,7 @@ def train(
         card = train(config, folder, resolve_device(device), resume, out)
     except KeyboardInterrupt as error:
         err.print(explain_interrupt(folder, device))
-        raise typer.Exit(128 + getattr(error, "signal_number", signal.SIGINT)) from None
+        raise typer.Exit(signals.exit_code(error)) from None
     print_result(card["figures"], folder)
 
 

@@ -1,6 +1,5 @@
 """`regard translate`: texts given as arguments, and files of any size."""
 
-import signal
 import sys
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager
@@ -10,6 +9,7 @@ from typing import IO, TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from regard import files
 from regard.cli.common import (
     AsJson,
     Bfloat16,
@@ -142,11 +142,7 @@ def open_output(path: Path | None, input_: str | None) -> Iterator[IO[str]]:
         if input_ not in (None, "-") and path.samefile(str(input_)):
             raise UserError(f"--output {path} is the input: choose another file")
         err.print(f"overwriting {path}")
-    try:
-        file = path.open("w", encoding="utf-8", newline="\n")
-    except OSError as error:
-        raise UserError(f"{path} cannot be written: {error.strerror}") from None
-    with file:
+    with files.open_output(path) as file:
         yield file
 
 
@@ -204,9 +200,9 @@ def write(chunks: Iterator[str], sink: IO[str], job: Job) -> None:
         for chunk in chunks:
             sink.write(escape_for(sink.isatty(), chunk))
             sink.flush()
-    except KeyboardInterrupt:
-        job.display.print(f"interrupted after {job.done:,} lines")
-        raise typer.Exit(128 + signal.SIGINT) from None
+    except KeyboardInterrupt as stop:
+        stop.args = (f"interrupted after {job.done:,} lines",)
+        raise
     except BrokenPipeError:
         discard_output()
         raise typer.Exit(CLOSED_PIPE) from None

@@ -7,8 +7,8 @@
 """
 
 from regard.compare.plan import Run, System, plan
-from regard.compare.processes import Stopped
 from regard.compare.report import write_report
 from regard.compare.sweep import sweep
+from regard.signals import Stopped
 
 __all__ = ["Run", "Stopped", "System", "plan", "sweep", "write_report"]

@@ -8,25 +8,18 @@ import threading
 import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
 from types import FrameType
 from typing import Any
 
+from regard.signals import Stopped, replace_handlers, restore_handlers, write_message
+
 GRACE = 30.0  # seconds that a job has to save a checkpoint and stop
 INTERVAL = 0.1  # seconds between two looks at a process
-MESSAGE = b"\nstopping: running jobs save a checkpoint; repeat to kill them\n"
-
-
-class Stopped(KeyboardInterrupt):
-    """A signal stopped the comparison: its jobs have ended, and no other was started."""
-
-    def __init__(self, signal_number: int) -> None:
-        super().__init__(f"stopped by {signal.Signals(signal_number).name}")
-        self.signal_number = signal_number
+MESSAGE = "\nstopping: running jobs save a checkpoint; repeat to kill them\n"
 
 
 class JobPool(ThreadPoolExecutor):
-    """Threads that run jobs in processes, until Ctrl-C or SIGTERM.
+    """Threads that run jobs in processes, until a signal ends the comparison.
 
     The first signal asks the running processes to stop, and none is started after it; the second kills
     them, as does the end of the grace period. A process is asked by closing its standard input, which the
@@ -40,11 +33,7 @@ class JobPool(ThreadPoolExecutor):
         self.former_handlers: dict[int, Any] = {}
 
     def __enter__(self) -> "JobPool":
-        if threading.current_thread() is threading.main_thread():
-            for number in (signal.SIGINT, signal.SIGTERM):
-                # Some are ignored (in the background, say) or not Python's (None): they stay.
-                if signal.getsignal(number) not in (signal.SIG_IGN, None):
-                    self.former_handlers[number] = signal.signal(number, self.handle_signal)
+        self.former_handlers = replace_handlers(self.handle_signal)
         return self
 
     def __exit__(self, *error: Any) -> None:
@@ -53,13 +42,10 @@ class JobPool(ThreadPoolExecutor):
         try:
             self.shutdown()
         finally:
-            for number, handler in self.former_handlers.items():
-                signal.signal(number, handler)
+            restore_handlers(self.former_handlers)
 
     def handle_signal(self, number: int, _: FrameType | None) -> None:
-        if self.signal_number is None:
-            with suppress(OSError):
-                os.write(2, MESSAGE)  # not print: a signal may come in the middle of one
+        write_message(number, MESSAGE if self.signal_number is None else "")
         self.stop(number)
 
     def stop(self, signal_number: int) -> None:

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from regard import files
 from regard.compare.plan import System, short_label
 from regard.evaluation.metrics import METRICS
 
@@ -57,7 +58,7 @@ def draw_quality(
     """Write `out`/quality.png if exactly one varied key takes MIN_VALUES numbers or more."""
     path, axis = out / "quality.png", find_numeric_axis(systems)
     if axis is None:
-        path.unlink(missing_ok=True)  # left by an earlier comparison
+        files.remove(path)  # left by an earlier comparison
         return None
     from regard.diagrams import save
     from regard.diagrams.charts import Line, chart

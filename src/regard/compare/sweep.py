@@ -63,7 +63,7 @@ def sweep(
 ) -> list[str]:
     """Train and evaluate all runs that are not finished; return one message per failed run.
 
-    Raises `Stopped` at Ctrl-C or SIGTERM, once the jobs have ended.
+    Raises `Stopped` at Ctrl-C, SIGTERM or SIGHUP, once the jobs have ended.
     """
     pending = [run for run in runs if not is_finished(run, split, beams)]
     required = prerequisites(pending)
@@ -104,15 +104,14 @@ def lock_run(run: Run, pool: JobPool, report: Callable[[str], None]) -> Iterator
     path, waiting = run.folder.with_suffix(".lock"), False
     while True:
         try:
-            file = files.open_locked(path, wait=False)
+            with files.report_errors(path):
+                file = files.open_locked(path, wait=False)
             break
         except BlockingIOError:
             if not waiting:
                 report(f"{run_label(run)}: another comparison is training it; waiting")
             waiting = True
             pool.pause()
-        except OSError as error:
-            raise UserError(f"{path} cannot be written: {error.strerror or error}") from None
     try:
         yield
     finally:
@@ -153,7 +152,7 @@ def execute(
     arguments = [str(config), str(run.folder), device, str(jobs), *evaluated]
     threads = str(max(1, (os.cpu_count() or 1) // jobs))
     environment = {**os.environ, "OMP_NUM_THREADS": threads, "TOKENIZERS_PARALLELISM": "false"}
-    with log.open("w") as file:
+    with files.open_log(log) as file:
         exit_code = pool.run(
             [*JOB, *arguments],
             stdout=file,

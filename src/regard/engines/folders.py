@@ -4,7 +4,6 @@ import hashlib
 import json
 from importlib.util import find_spec
 from pathlib import Path
-from tempfile import TemporaryDirectory
 
 from regard import files
 from regard.config import Config
@@ -44,18 +43,14 @@ def write_model(
     spec = Converter(settings, tokenizers, model).convert()
     spec.validate()
     spec.optimize(quantization="int8" if int8 else None)
-    try:
-        out.parent.mkdir(parents=True, exist_ok=True)
-        with TemporaryDirectory(prefix=files.TEMPORARY_PREFIX, dir=out.parent) as temporary:
-            folder = Path(temporary) / "model"
-            folder.mkdir()
-            spec.save(str(folder))
-            files.write(folder / RECORD, json.dumps({"run": fingerprint(run)}) + "\n")
-            if vmap is not None:
-                files.write(folder / VMAP, vmap)
-            folder.replace(out)  # which may be an empty folder
-    except OSError as error:
-        raise UserError(f"{out} cannot be written: {error.strerror or error}") from None
+
+    def write_files(folder: Path) -> None:
+        spec.save(str(folder))
+        files.write(folder / RECORD, json.dumps({"run": fingerprint(run)}) + "\n")
+        if vmap is not None:
+            files.write(folder / VMAP, vmap)
+
+    files.write_folder(out, write_files)
 
 
 def fingerprint(run: Path) -> str:

@@ -13,7 +13,6 @@ import safetensors.torch
 
 from regard import __version__, files
 from regard.config import Config
-from regard.errors import UserError
 from regard.export.card import write_card
 from regard.export.scores import Evaluation, find_scores
 from regard.models import llama, weights
@@ -31,12 +30,16 @@ def export_hub(run: Path, out: Path, evaluation: Evaluation) -> dict[str, Any]:
     folder = find_run(run)
     difference = llama.find_difference(translator.config, translator.tokenizers)
     scores, no_scores = find_scores(translator, folder, evaluation)
-    # Everything that can fail has been computed by now.
-    copy_run(folder, out)
-    if difference is None:
-        write_llama_weights(folder / WEIGHTS, out / WEIGHTS, translator.config)
-    files.write(out / "config.json", format_json(build_config(translator, difference)))
-    write_card(out / "README.md", translator, out.resolve().name, scores, no_scores, difference)
+    name = out.resolve().name
+
+    def write_files(new: Path) -> None:
+        copy_run(folder, new)
+        if difference is None:
+            write_llama_weights(folder / WEIGHTS, new / WEIGHTS, translator.config)
+        files.write(new / "config.json", format_json(build_config(translator, difference)))
+        write_card(new / "README.md", translator, name, scores, no_scores, difference)
+
+    files.write_folder(out, write_files)
     return {
         "files": sorted(path.name for path in files.list_files(out)),
         "parameters": translator.model.parameter_count,
@@ -49,10 +52,6 @@ def export_hub(run: Path, out: Path, evaluation: Evaluation) -> dict[str, Any]:
 
 def copy_run(folder: Path, out: Path) -> None:
     """Copy the files that make a run folder, and nothing that only training needs."""
-    try:
-        out.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise UserError(f"{out} cannot be created: {error.strerror or error}") from None
     for name in RUN_FILES:
         path = folder / name
         if path.is_file():

@@ -172,6 +172,5 @@ def recall(machine: str, compute: Callable[[], Ratios]) -> Ratios:
     if not isinstance(ratios, dict) or ratios.keys() != KERNELS.keys():
         ratios = compute()
         with suppress(OSError, UserError):
-            path.parent.mkdir(parents=True, exist_ok=True)
             files.write(path, json.dumps(known | {machine: ratios}, indent=2))
     return ratios

@@ -1,8 +1,6 @@
-"""A uvicorn server that stops gracefully: on SIGTERM or Ctrl-C it finishes what it has begun."""
+"""A uvicorn server that stops gracefully: at a signal it finishes what it has begun."""
 
-import signal
 import socket
-import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -13,6 +11,7 @@ from regard.errors import UserError
 from regard.serve.app import create_app
 from regard.serve.settings import Settings
 from regard.serve.telemetry import log, log_to_stderr
+from regard.signals import replace_handlers, restore_handlers
 
 KEEP_ALIVE = 15  # seconds that an idle connection stays open
 
@@ -22,17 +21,12 @@ class HttpServer(uvicorn.Server):
 
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
-        """Stop at SIGTERM and Ctrl-C; a second one does not wait."""
-        if threading.current_thread() is not threading.main_thread():
-            yield
-            return
-        kinds = (signal.SIGINT, signal.SIGTERM)
-        originals = {kind: signal.signal(kind, self.handle_exit) for kind in kinds}
+        """Stop at Ctrl-C, SIGTERM and SIGHUP; a second one does not wait."""
+        former = replace_handlers(self.handle_exit)
         try:
             yield
         finally:
-            for kind, original in originals.items():
-                signal.signal(kind, original)
+            restore_handlers(former)
 
 
 def create_server(settings: Settings) -> HttpServer:

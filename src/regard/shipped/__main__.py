@@ -6,7 +6,6 @@ It evaluates the run before and after, on its test split, so the data must be on
 """
 
 import json
-import shutil
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -52,7 +51,7 @@ def ship(run: Path, folder: Path) -> dict[str, Any]:
     tokenizers = json.loads((run / "tokenizer.json").read_text("utf-8"))
     compact = json.dumps(tokenizers, ensure_ascii=False, separators=(",", ":"))
     files.write(folder / "tokenizer.json", compact)
-    shutil.copyfile(run / "config.toml", folder / "config.toml")
+    files.write(folder / "config.toml", (run / "config.toml").read_bytes())
     evaluation = {
         "split": "test",
         "sentences": len(pairs),

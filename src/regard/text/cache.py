@@ -6,7 +6,7 @@ An entry is one array of int32: number of pairs, source lengths, target lengths,
 import hashlib
 import json
 import os
-import shutil
+import time
 import unicodedata
 from contextlib import suppress
 from functools import cache
@@ -23,6 +23,7 @@ from regard.text.batch import EncodedPairs, RaggedArray
 from regard.text.tokenizer import TokenizerPair
 
 GIB = 2**30
+ABANDONED = 7 * 24 * 3600  # seconds since the last byte of a download
 LIMIT = "REGARD_CACHE_LIMIT"  # environment variable, in GiB
 
 
@@ -114,18 +115,27 @@ def size(path: Path) -> int:
     return sum(part.stat().st_size for part in parts if part.is_file())
 
 
+def remove_abandoned() -> None:
+    """Delete what killed processes left anywhere in the cache, and downloads that nobody has continued."""
+    root, now = datasets.cache_dir(), time.time()
+    files.remove_temporary(root)
+    with suppress(OSError):  # another process deleted one
+        parts = [(part, part.stat().st_mtime) for part in root.rglob(f"*{files.PART}")]
+        files.remove_orphans(part for part, changed in parts if now - changed > ABANDONED)
+
+
 def evict(max_bytes: int) -> None:
     """Delete the least recently used entries above `max_bytes`, and what killed processes left.
 
     A process that has an entry memory-mapped keeps it: on POSIX, the file goes with its last user, and
     Windows refuses.
     """
-    files.remove_temporary(folder())
+    remove_abandoned()
     kept = entries()
     total = sum(kept.values())
     for path, bytes_ in kept.items():
         if total <= max_bytes:
             return
-        with suppress(OSError):
-            shutil.rmtree(path) if path.is_dir() else path.unlink(missing_ok=True)
+        with suppress(UserError):
+            files.remove(path)
             total -= bytes_

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 from torch.optim import AdamW
 
+from regard import files
 from regard.errors import UserError
 from regard.models import Model, weights
 from regard.training.device import get_rng_states, set_rng_states
@@ -76,7 +77,7 @@ def restore(folder: Path, train_step: TrainStep) -> Progress:
 
 def drop(folder: Path) -> None:
     """Delete the state: a finished run is used without it."""
-    (folder / FILE).unlink(missing_ok=True)
+    files.remove(folder / FILE)
     with suppress(OSError):  # it has other files, which are not ours
         (folder / FILE).parent.rmdir()
 

@@ -1,7 +1,6 @@
 """Checks on the run folder: whether a run can start or resume there."""
 
 import json
-import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -60,7 +59,7 @@ def empty_on_error(folder: Path) -> Iterator[None]:
     except (UserError, KeyboardInterrupt):
         if was_empty and not has_checkpoint(folder):
             for path in files.list_files(folder):
-                shutil.rmtree(path) if path.is_dir() else path.unlink()
+                files.remove(path)
         raise
 
 

@@ -1,59 +1,40 @@
-"""Ctrl-C and SIGTERM while a model is trained: the first stops after a checkpoint, the second at once."""
+"""Signals while a model is trained: the first stops after a checkpoint, the second at once."""
 
-import os
-import signal
-import threading
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from types import FrameType
+from typing import Any
 
-MESSAGE = b"\nstopping after this step and a checkpoint; repeat to stop at once\n"
+from regard.signals import Stopped, replace_handlers, restore_handlers, write_message
+
+MESSAGE = "\nstopping after this step and a checkpoint; repeat to stop at once\n"
 
 
-class Interrupted(KeyboardInterrupt):
+class Interrupted(Stopped):
     """A signal stopped the training, and its checkpoint is saved."""
-
-    def __init__(self, signal_number: int) -> None:
-        super().__init__(f"training was stopped by {signal.Signals(signal_number).name}")
-        self.signal_number = signal_number
 
 
 class Signals:
     """Notes the first signal, and restores the former handlers, so that the second acts at once."""
 
-    received: int | None = None
-
     def __init__(self) -> None:
-        self.former = {
-            number: handler
-            for number in (signal.SIGINT, signal.SIGTERM)
-            # Some are ignored (in the background, say) or not Python's (None): they stay.
-            if (handler := signal.getsignal(number)) not in (signal.SIG_IGN, None)
-        }
-
-    def catch(self) -> None:
-        for number in self.former:
-            signal.signal(number, self.handle)
+        self.received: int | None = None
+        self.former: dict[int, Any] = {}  # a signal may come before the next line is done
+        self.former = replace_handlers(self.handle)
 
     def restore(self) -> None:
-        for number, handler in self.former.items():
-            signal.signal(number, handler)
+        restore_handlers(self.former)
 
     def handle(self, number: int, _: FrameType | None) -> None:
         self.received = number
         self.restore()
-        with suppress(OSError):
-            os.write(2, MESSAGE)  # not print: a signal may come in the middle of one
+        write_message(number, MESSAGE)
 
 
 @contextmanager
 def catch_signals() -> Iterator[Signals]:
-    """Note Ctrl-C and SIGTERM in `received` instead of stopping. In other threads, do nothing."""
+    """Note the signals that end a command in `received` instead of stopping. In other threads, do nothing."""
     signals = Signals()
-    if threading.current_thread() is not threading.main_thread():
-        yield signals
-        return
-    signals.catch()
     try:
         yield signals
     finally:

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from regard import files
 from regard.config import Training
 from regard.display import Display
 from regard.errors import UserError
@@ -24,6 +25,7 @@ from regard.training.writer import Writer
 
 Callback = Callable[[dict[str, Any]], object]
 """Gets each event of metrics.jsonl."""
+TENSORBOARD = "tensorboard"  # the folder of its events
 CHECK_EVERY = 20  # steps between two checks that the loss is finite
 
 
@@ -73,9 +75,7 @@ class TrainingLoop:
     def restore(self) -> None:
         """Continue from the last checkpoint; events that were logged after it are deleted."""
         self.progress = checkpoint.restore(self.folder, self.train_step)
-        with (self.folder / "metrics.jsonl").open("ab") as file:
-            if file.tell() > self.progress.metrics_bytes:
-                file.truncate(self.progress.metrics_bytes)
+        files.shorten(self.folder / "metrics.jsonl", self.progress.metrics_bytes)
 
     def run(self) -> Progress:
         """Train until the last epoch is done or early stopping ends the run."""
@@ -237,15 +237,14 @@ class TrainingLoop:
 
     def log(self, **event: Any) -> None:
         """Append an event to metrics.jsonl, and pass it on to TensorBoard, if enabled, and the callbacks."""
-        with (self.folder / "metrics.jsonl").open("ab") as file:
-            file.write((json.dumps(event) + "\n").encode())
-            file.flush()
-            self.progress.metrics_bytes = file.tell()
+        line = (json.dumps(event) + "\n").encode()
+        self.progress.metrics_bytes = files.append(self.folder / "metrics.jsonl", line)
         if self.tensorboard:
-            for name, value in event.items():
-                if isinstance(value, float):
-                    self.tensorboard.add_scalar(name, value, event["step"])
-            self.tensorboard.flush()
+            with files.report_errors(self.folder / TENSORBOARD):
+                for name, value in event.items():
+                    if isinstance(value, float):
+                        self.tensorboard.add_scalar(name, value, event["step"])
+                self.tensorboard.flush()
         for callback in self.callbacks:
             callback(event)
 
@@ -258,4 +257,5 @@ def open_tensorboard(folder: Path, step: int) -> Any:
         raise UserError(
             "training.tensorboard needs one more package: pip install 'regard[tensorboard]'"
         ) from None
-    return SummaryWriter(folder / "tensorboard", purge_step=step + 1)
+    with files.report_errors(folder / TENSORBOARD):
+        return SummaryWriter(folder / TENSORBOARD, purge_step=step + 1)

@@ -1,7 +1,7 @@
 """A training run from start to end: data, model, warm start, loop, result card."""
 
 from collections.abc import Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, nullcontext, suppress
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +11,7 @@ from regard import files
 from regard.config import Config, Training
 from regard.devices import use_threads
 from regard.display import Display
+from regard.errors import UserError
 from regard.evaluation import greedy_bleu
 from regard.models import Model, PretrainedCheckpoint, build, load_pretrained
 from regard.terminal import Console
@@ -57,7 +58,7 @@ def train(
 ) -> dict[str, Any]:
     """Train in `folder` and return the result card. Resuming a finished run changes nothing.
 
-    A run is finished in this order: best weights, card, examples; only then is its checkpoint dropped.
+    A run is finished in this order: best weights, examples, card; only then is its checkpoint dropped.
 
     `config`: None to resume with that of the folder. `jobs`: how many runs share the device, for the
     card. `data`: instead of that of the config. `callbacks` get each event of metrics.jsonl.
@@ -68,14 +69,17 @@ def train(
     # Files are read once, when their size decides about settings or else when training starts.
     load_corpus = load_once() if data is None else lambda _: data
     config = resolve_defaults(given, load_corpus) if config_is_given else given
-    with files.lock(folder):
+    display = Display(console)
+    # A finished run is only read, and its folder may be read-only.
+    with nullcontext() if resume and is_finished(folder) else files.lock(folder):
         check_folder(config, folder, resume)
-        resume, display = (folder / checkpoint.FILE).is_file(), Display(console)
-        if is_finished(folder) and not resume:
+        if is_finished(folder):
             if config_is_given:
                 check_same_data(folder, load_corpus(config.data))
+            clean_up(folder, config)
             display.print(f"{folder} is finished: there is nothing to continue")
             return files.read_json(folder / "card.json")
+        resume = (folder / checkpoint.FILE).is_file()
         choices = describe_choices(given, config)
         with (
             empty_on_error(folder),
@@ -128,11 +132,18 @@ def train_in_folder(
     # A run that was already finished was trained where it started, not where it is resumed.
     start = {**environment, **read_start_event(folder)}
     card = build_card(config, model, progress, data.add_messages(warnings), start)
-    write_card(folder, card)
     draw_examples(load(folder, device), data, folder / "examples")
-    if not config.training.keep_last:
-        checkpoint.drop(folder)
+    write_card(folder, card)
+    clean_up(folder, config)
     return card
+
+
+def clean_up(folder: Path, config: Config) -> None:
+    """Delete what a finished run does not need, and what a killed process left, if that is possible."""
+    with suppress(UserError), files.lock(folder):
+        files.remove_temporary(folder)
+        if not config.training.keep_last:
+            checkpoint.drop(folder)
 
 
 def use_saved_threads(folder: Path, display: Display) -> AbstractContextManager[None]:
@@ -254,7 +265,7 @@ def start_log(
     loop: TrainingLoop, seed: int, model: Model, data: Corpus, facts: dict[str, Any]
 ) -> None:
     """Start a new log with an event that describes the run."""
-    (loop.folder / "metrics.jsonl").unlink(missing_ok=True)
+    files.remove(loop.folder / "metrics.jsonl")
     counts = {"parameters": model.parameter_count, "data": data.checksums()}
     loop.log(event="start", seed=seed, **counts, **facts)
 

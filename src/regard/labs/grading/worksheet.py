@@ -9,6 +9,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+from regard import files
 from regard.errors import UserError, join_names
 from regard.labs.grading.sandbox import AnswerError, Sandbox, SandboxError, sanitize
 from regard.labs.grading.values import (
@@ -84,12 +85,7 @@ def write_worksheet(lab: Lab, folder: Path) -> Path:
         file=path,
         starter=lab.exercise.starter.strip(),
     )
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        with path.open("x", encoding="utf-8") as file:
-            file.write(text)
-    except OSError as error:
-        raise UserError(f"{path} cannot be written: {error.strerror}") from None
+    files.create(path, text)
     return path
 
 
