@@ -7,6 +7,7 @@ import json
 import os
 import secrets
 import shutil
+import stat
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator
@@ -135,6 +136,12 @@ def read_json(path: Path) -> dict[str, Any]:
     if not isinstance(content, dict):
         raise UserError(f"{path} is damaged: delete it, and run the command that wrote it again")
     return content
+
+
+def refuse_device(path: Path) -> None:
+    """Raise an error for a device, which may have no end, as /dev/zero; /dev/null is an empty file."""
+    if stat.S_ISCHR(os.stat(path).st_mode) and not os.path.samefile(path, os.devnull):
+        raise UserError(f"{path} is a device, not a file: give a file, or - for standard input")
 
 
 # --- files that grow, folders, deletion -----------------------------------------------------------

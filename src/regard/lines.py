@@ -15,6 +15,7 @@ from itertools import islice
 from pathlib import Path
 from typing import IO, BinaryIO, TypeVar
 
+from regard import files
 from regard.errors import UserError, join_names
 from regard.scripts import find_scripts
 from regard.text.decompress import open_gzip
@@ -102,6 +103,7 @@ def open_input(name: str) -> Iterator[Input]:
         yield Input("standard input", sys.stdin.buffer, sys.stdin.buffer)  # type: ignore[arg-type]
         return
     try:
+        files.refuse_device(Path(name))
         raw = Path(name).open("rb")  # noqa: SIM115
     except OSError as error:
         raise UserError(f"{name} cannot be read: {error.strerror}") from None

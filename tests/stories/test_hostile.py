@@ -52,6 +52,17 @@ COMMANDS: dict[str, tuple[list[str], str]] = {
         ["train", "case", "--set", r'data={kind="files", train="a\u0000b.tsv", val="c.tsv"}'],
         "a path contains the character NUL",
     ),
+    "endless data": (
+        [
+            "train",
+            "case",
+            "--set",
+            'data={kind="files", train=["/dev/zero", "/dev/random"], val="c.tsv"}',
+        ],
+        "data.train: /dev/zero is a device, not a file",
+    ),
+    "endless input": (["translate", "de-en", "--input", "/dev/zero"], "is a device, not a file"),
+    "endless settings": (["train", "endless.toml"], "endless.toml is a device, not a file"),
     "NUL in an argument": (["train", "a\0b.toml"], "argument 2 contains the character NUL"),
     "NUL in a run": (["translate", "a\0b", "x"], "argument 2 contains the character NUL"),
     "argument that is not UTF-8": (
@@ -74,6 +85,7 @@ COMMANDS: dict[str, tuple[list[str], str]] = {
 def here(tmp_path: Path, monkeypatch) -> Path:
     (tmp_path / "deep.toml").write_text(f"a = {DEEP}")
     (tmp_path / "digits.toml").write_text(f"seed = {DIGITS}")
+    (tmp_path / "endless.toml").symlink_to("/dev/zero")
     monkeypatch.chdir(tmp_path)
     return tmp_path
 
@@ -130,7 +142,7 @@ def test_deleted_working_directory(regard, monkeypatch, tmp_path: Path) -> None:
         (MemoryError(), "out of memory: use a smaller model"),
         (
             RuntimeError("[enforce fail] DefaultCPUAllocator: can't allocate memory"),
-            "there is not enough m",
+            "out of memory: use",
         ),
         (RuntimeError("CUDA out of memory. Tried to allocate 2 GiB"), "out of memory: use"),
         (RecursionError("maximum recursion depth exceeded"), "the input is nested too deeply"),

@@ -15,7 +15,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from regard import shipped
+from regard import files, shipped
 from regard.config import Config, renamed
 from regard.errors import UserError, explain_unparsed, join_names, suggest
 from regard.presets.errors import describe_error
@@ -147,6 +147,7 @@ def read_preset(name: str) -> dict[str, Any]:
 
 def read_file(path: Path) -> dict[str, Any]:
     try:
+        files.refuse_device(path)
         return tomllib.loads(path.read_text("utf-8"))
     except FileNotFoundError:
         raise UserError(f"there is no file {path}") from None

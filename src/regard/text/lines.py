@@ -8,6 +8,7 @@ import zlib
 from io import BufferedReader
 from pathlib import Path
 
+from regard import files
 from regard.errors import UserError
 from regard.text.decompress import open_gzip
 
@@ -15,7 +16,8 @@ BOM = b"\xef\xbb\xbf"
 
 
 def open_binary(path: Path) -> BufferedReader:
-    """A file to read, decompressed if its name ends in .gz."""
+    """A file to read, decompressed if its name ends in .gz. Not a device: /dev/zero has no end."""
+    files.refuse_device(path)
     return open_gzip(path, path) if path.name.lower().endswith(".gz") else path.open("rb")
 
 
