@@ -74,6 +74,14 @@ def test_many_texts_are_encoded_as_each_alone(texts, remembered, monkeypatch):
     assert TASK.encode_all(texts) == [TASK.encode(text) for text in texts]
 
 
+def test_merges_are_counted_in_a_sample_of_many_texts(monkeypatch):
+    monkeypatch.setattr("regard.text.tokenizer.MAX_TRAINING_TEXTS", 4)
+    texts = ["abab abab", "cdcd cdcd", "abab abab"] * 3
+    sampled = BpeTokenizer.train(texts, (), False, 265)  # every third
+    assert sampled.merges == BpeTokenizer.train(texts[::3], (), False, 265).merges
+    assert "cd" not in sampled.pieces
+
+
 @pytest.mark.parametrize("special", [*SPECIAL_TOKENS, "<pad><end>", "a <unk> b", "<end> "])
 def test_a_typed_special_token_is_encoded_as_letters(special):
     ids = TASK.encode(special)

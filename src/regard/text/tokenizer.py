@@ -4,7 +4,7 @@ import json
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from itertools import chain
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +33,7 @@ __all__ = [
 
 MAX_WORDS = 200_000
 """How many words a `BpeTokenizer` remembers, about 60 MB."""
+MAX_TRAINING_TEXTS = 1_000_000
 
 
 class CharacterTokenizer(Tokenizer):
@@ -163,16 +164,21 @@ class BpeTokenizer(Tokenizer):
 
     @classmethod
     def train(  # type: ignore[override]
-        cls, texts: Iterable[str], symbols: Sequence[str], lowercase: bool, vocab_size: int
+        cls, texts: Sequence[str], symbols: Sequence[str], lowercase: bool, vocab_size: int
     ) -> "BpeTokenizer":
-        """At most `vocab_size` ids: special tokens, task symbols, the 256 bytes and the merges."""
+        """At most `vocab_size` ids: special tokens, task symbols, the 256 bytes and the merges.
+
+        The merges are counted in at most `MAX_TRAINING_TEXTS` texts.
+        """
         backend = build_backend(models.BPE())
         trainer = trainers.BpeTrainer(
             vocab_size=vocab_size - len(SPECIAL_TOKENS) - len(symbols),
             initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
             show_progress=False,
         )
-        prepared = (" " + (text.lower() if lowercase else text) for text in texts)
+        # Evenly spread over all texts: more of them cost time, and hardly change what is frequent.
+        sample = islice(texts, 0, None, -(-len(texts) // MAX_TRAINING_TEXTS) or 1)
+        prepared = (" " + (text.lower() if lowercase else text) for text in sample)
         backend.train_from_iterator(prepared, trainer)
         vocabulary = backend.get_vocab()
         pieces = sorted(vocabulary, key=lambda piece: vocabulary[piece])
