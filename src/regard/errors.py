@@ -24,11 +24,17 @@ class NotFiniteError(UserError):
         )
 
 
+ONEDNN = "could not create a primitive"  # what oneDNN says if it has no memory
 SHORTAGES = {
     # What Python, PyTorch and the loader of libraries say if the system refuses: what to do.
-    ("allocate memory", "failed to map segment", "out of memory", "MemoryError", "bad_alloc"): (
-        "out of memory: use a smaller batch, beam or model, or raise the limit (ulimit -v)"
-    ),
+    (
+        "allocate memory",
+        "failed to map segment",
+        "out of memory",
+        "MemoryError",
+        "bad_alloc",
+        ONEDNN,
+    ): ("out of memory: use a smaller batch, beam or model, or raise the limit (ulimit -v)"),
     ("Too many open files",): "too many open files: raise the limit (ulimit -n)",
     ("start new thread", "Resource temporarily unavailable"): (
         "no more threads or processes can be started: raise the limit (ulimit -u)"

@@ -8,29 +8,12 @@ from typing import Annotated, Any
 
 import typer
 from rich.console import Console
-from typer.core import TyperGroup
 
-from regard import shipped, signals
+from regard import shipped
 from regard.errors import UserError, join_names
-
-out = Console(soft_wrap=True)
-err = Console(stderr=True, soft_wrap=True)
-
-
-class Commands(TyperGroup):
-    """The commands; one that a signal stopped, and that says nothing about it itself, says so here."""
-
-    def invoke(self, ctx: Any) -> Any:
-        try:
-            return super().invoke(ctx)
-        except KeyboardInterrupt as stop:
-            err.print(f"regard: {str(stop) or 'interrupted'}", highlight=False, markup=False)
-            raise typer.Exit(signals.exit_code(stop)) from None
-
 
 app = typer.Typer(
     name="regard",
-    cls=Commands,
     help="Attention-based sequence-to-sequence models: train them, run them, visualise their attention.",
     epilog='Try a shipped model: regard translate de-en "Guten Morgen!"',
     no_args_is_help=True,
@@ -38,6 +21,8 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
+out = Console(soft_wrap=True)
+err = Console(stderr=True, soft_wrap=True)
 
 Device = Annotated[
     str,
