@@ -2,15 +2,15 @@
 
 import os
 import signal
+import subprocess
 import sys
 import time
+from functools import partial
 
 import pytest
 import typer
-from typer.testing import CliRunner
 
 from regard import __main__, cli, signals
-from regard.cli.common import Commands
 from regard.errors import describe_shortage
 
 
@@ -108,23 +108,45 @@ def test_what_is_printed_after_the_end_of_the_terminal_goes_nowhere(handlers):
             os.close(handle)
 
 
-def test_a_command_that_says_nothing_about_a_signal_itself(handlers):
-    app = typer.Typer(cls=Commands, pretty_exceptions_enable=False)
+def test_a_command_that_says_nothing_about_a_signal_itself(handlers, monkeypatch, capsys):
+    app = typer.Typer(pretty_exceptions_enable=False)
 
     @app.command()
-    def one() -> None:
-        raise signals.Stopped(signal.SIGTERM)
+    def silent(number: int) -> None:
+        raise signals.Stopped(number) if number else KeyboardInterrupt
 
     @app.command()
-    def two() -> None:
-        raise KeyboardInterrupt
+    def explains() -> None:
+        try:
+            raise signals.Stopped(signal.SIGHUP)
+        except KeyboardInterrupt as stop:
+            sys.stderr.write("saved")
+            raise typer.Exit(signals.exit_code(stop)) from None
 
-    for name, code, sentence in (
-        ("one", 143, "stopped by SIGTERM"),
-        ("two", 130, "interrupted"),
-    ):
-        result = CliRunner().invoke(app, [name])
-        assert (result.exit_code, result.stderr) == (code, f"regard: {sentence}\n")
+    for words, expected in {
+        ("silent", "15"): (143, "regard: stopped by SIGTERM\n"),
+        ("silent", "0"): (130, "regard: interrupted\n"),
+        ("explains",): (129, "saved"),
+    }.items():
+        assert end_while(monkeypatch, capsys, partial(app, words)) == expected
+
+
+@pytest.mark.parametrize("number", signals.ENDING)
+def test_a_signal_during_an_import_ends_at_once(tmp_path, number):
+    """An exception there reached C++ code of PyTorch, which aborted."""
+    (tmp_path / "slow.py").write_text(
+        "import signal, os\nos.kill(os.getpid(), int(os.environ['SENT']))\n"
+    )
+    code = (
+        "from regard import cli, __main__\ncli.main = lambda: __import__('slow')\n__main__.main()\n"
+    )
+    paths = os.pathsep.join([str(tmp_path), *sys.path])
+    environment = os.environ | {"PYTHONPATH": paths, "SENT": str(int(number))}
+    result = subprocess.run(
+        [sys.executable, "-c", code], env=environment, capture_output=True, text=True, timeout=120
+    )
+    expected = (128 + number, f"regard: stopped by {signal.Signals(number).name}\n")
+    assert (result.returncode, result.stderr) == expected
 
 
 # --- what the system refuses ----------------------------------------------------------------------
@@ -133,6 +155,7 @@ SHORTAGES = {
     "out of memory": MemoryError(),
     "out of memory: use": RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried"),
     "raise the limit (ulimit -v)": ImportError("libtorch.so: failed to map segment from shared"),
+    "smaller batch": RuntimeError("could not create a primitive"),
     "too many open files": OSError(24, "Too many open files", "a"),
     "threads or processes": RuntimeError("can't start new thread"),
     "a.txt: No space left on device": OSError(28, "No space left on device", "a.txt"),

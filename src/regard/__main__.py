@@ -13,8 +13,8 @@ def main() -> None:
             from regard.cli import main as run_command
 
             run_command()
-    except signals.Stopped as stop:
-        end(str(stop), signals.exit_code(stop))
+    except KeyboardInterrupt as stop:
+        end(str(stop) or "interrupted", signals.exit_code(stop))
     except (MemoryError, ImportError, OSError, RuntimeError) as error:
         shortage = describe_shortage(error)
         if not shortage:

@@ -35,7 +35,7 @@ SHORTAGES = {
     # What Python, PyTorch and the loader of libraries say if the system refuses: what to do.
     (
         *("allocate memory", "not enough memory", "out of memory", "failed to map segment"),
-        *("MemoryError", "bad_alloc"),
+        *("MemoryError", "bad_alloc", "could not create a primitive"),  # oneDNN
     ): (
         "out of memory: use a smaller model, shorter texts, a smaller beam or smaller batches "
         "(training.batch_tokens), or raise the limit (ulimit -v)"

@@ -284,8 +284,8 @@ def remove_locked(path: Path, file: IO[bytes]) -> None:
     """Delete a file that is locked, if it still exists, and release the lock."""
     if sys.platform == "win32":  # which deletes closed files only, and none that another has open
         file.close()
-    with suppress(OSError):
-        path.unlink(missing_ok=True)
+    with suppress(OSError):  # it was renamed, say
+        path.unlink()
     file.close()
 
 

@@ -62,6 +62,13 @@ def leave_terminal() -> None:
                 os.dup2(nowhere, handle)
 
 
+def is_importing(frame: FrameType | None) -> bool:
+    """Whether this code runs while a module is imported."""
+    while frame is not None and frame.f_code.co_filename != "<frozen importlib._bootstrap>":
+        frame = frame.f_back
+    return frame is not None
+
+
 class Ending:
     """Raises `Stopped` at the first signal. Others that come soon after it change nothing."""
 
@@ -69,13 +76,19 @@ class Ending:
         self.received: int | None = None
         self.since = 0.0
 
-    def handle(self, number: int, _: FrameType | None) -> None:
-        write_message(number, "")
-        if self.received and time.monotonic() > self.since + PATIENCE:
+    def handle(self, number: int, frame: FrameType | None) -> None:
+        # An exception in the middle of an import may end in C++ code that aborts.
+        if (self.received is None and is_importing(frame)) or self.is_hanging():
+            write_message(number, f"regard: {Stopped(number)}\n")
             os._exit(128 + number)
+        write_message(number, "")
         if self.received is None:
             self.received, self.since = number, time.monotonic()
             raise Stopped(number)
+
+    def is_hanging(self) -> bool:
+        """Whether the first signal was long ago."""
+        return self.received is not None and time.monotonic() > self.since + PATIENCE
 
     def handle_unraisable(self, problem: Any) -> None:
         """Python drops an exception in a destructor or a callback: raise `Stopped` again after it."""
@@ -87,15 +100,28 @@ class Ending:
             sys.__unraisablehook__(problem)
 
 
+def find_stop(end: SystemExit) -> KeyboardInterrupt | None:
+    """What Typer ended a command for without a word. A command that has said something ends `from None`."""
+    cause: BaseException | None = end
+    while cause is not None and not isinstance(cause, KeyboardInterrupt):
+        cause = cause.__cause__ or (None if cause.__suppress_context__ else cause.__context__)
+    return cause
+
+
 @contextmanager
 def end_at_signals() -> Iterator[None]:
-    """A signal raises `Stopped`, also where others would make something else of it, as imports do."""
+    """A signal raises `Stopped`, also where others would make something else of it."""
     ending = Ending()
     former = replace_handlers(ending.handle)
     sys.unraisablehook = ending.handle_unraisable
     try:
         yield
-    except (SystemExit, Stopped):
+    except SystemExit as end:
+        stop = find_stop(end)
+        if stop is not None:
+            raise stop from None
+        raise
+    except Stopped:
         raise
     except BaseException:
         if ending.received:

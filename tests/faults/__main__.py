@@ -16,6 +16,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Sequence
+from contextlib import closing
 from itertools import cycle
 from pathlib import Path
 
@@ -24,7 +25,7 @@ import torch
 from tests.faults.commands import COMMANDS
 from tests.faults.environment import check_environment
 from tests.faults.harness import ERRORS, Harness
-from tests.faults.trace import Operation
+from tests.faults.trace import MAIN, Operation
 
 # Imported here once, and not in each of the forked processes.
 WARM = (
@@ -41,7 +42,10 @@ POINTS = 1  # of a command in the short form, of each kind
 
 
 def select_all(operations: Sequence[Operation]) -> list[tuple[Operation, int | None]]:
-    return [(operation, error) for operation in operations for error in (None, *ERRORS)]
+    """Each operation, but for those of a comparison's other jobs: they are those of the first."""
+    others = sorted({operation.process for operation in operations} - {MAIN})[1:]
+    kept = [operation for operation in operations if operation.process not in others]
+    return [(operation, error) for operation in kept for error in (None, *ERRORS)]
 
 
 def select_few(operations: Sequence[Operation]) -> list[tuple[Operation, int | None]]:
@@ -66,8 +70,10 @@ def main() -> None:
     show("command", "crash points", "equal", "failed writes", "clean, and nothing lost")
     memory = Path("/dev/shm")  # where nothing waits for a disk
     place = memory if memory.is_dir() else None
-    with tempfile.TemporaryDirectory(prefix="regard-faults-", dir=place) as folder:
-        harness = Harness(Path(folder).resolve())
+    with (
+        tempfile.TemporaryDirectory(prefix="regard-faults-", dir=place) as folder,
+        closing(Harness(Path(folder).resolve())) as harness,
+    ):
         for name in COMMANDS:
             if is_selected(name, options.words):
                 start = time.perf_counter()

@@ -40,6 +40,7 @@ warmup_steps = 4
 """
 SIZES = {"train": 43, "val": 11, "test": 5}
 TEXT = "cab"
+ON_HUB = "hf:me/run"  # a finished run, on a server of this machine
 OLD = "written earlier, and good\n"
 
 
@@ -81,6 +82,7 @@ STARTS = {
     "interrupted": TRAIN,
     "finished": TRAIN,
     "kept": f"{TRAIN} --set training.keep_last=true",
+    "hub": "",
     "cached": f"{COMPARE} --seeds 1 --out other",
 }
 COMMANDS = {
@@ -115,6 +117,9 @@ COMMANDS = {
         f"translate run {TEXT} --engine ctranslate2 --output out.txt",
         "finished",
         keeps=("out.txt",),
+    ),
+    "translate, from the hub": Command(
+        f"translate {ON_HUB} {TEXT} --output out.txt --device cpu", "hub", keeps=("out.txt",)
     ),
     "lab --worksheet": Command("lab qkv --worksheet sheets", once=True),
 }

@@ -6,12 +6,15 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 import regard
 from tests.faults.commands import COMMANDS
 
 ROOT = Path(__file__).parents[2]
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 def test_nothing_is_lost():
     source = Path(regard.__file__).parents[1]
     environment = os.environ | {"PYTHONPATH": f"{source}{os.pathsep}{ROOT}", "OMP_NUM_THREADS": "1"}

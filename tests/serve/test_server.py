@@ -9,11 +9,12 @@ import threading
 import time
 
 import pytest
+import uvicorn
 
 from regard import shipped
 from regard.devices import KERNEL_CACHES
 from regard.errors import UserError
-from regard.serve.server import listen
+from regard.serve.server import HttpServer, listen
 from tests.serve.conftest import Client
 from tests.stories.conftest import run_command
 
@@ -124,3 +125,16 @@ def test_options_and_the_token_of_the_environment(started, monkeypatch):
     assert (settings.token, settings.window) == ("from-the-environment", 0.005)
     assert (settings.limits.beam, settings.limits.nbest, settings.limits.seconds) == (4, 4, 9)
     assert os.environ["LRU_CACHE_CAPACITY"] == "7"
+
+
+def test_a_second_ctrl_c_stops_at_once(monkeypatch, capfd):
+    """uvicorn cancels the application, which logged a traceback."""
+    ended = []
+    monkeypatch.setattr("os._exit", ended.append)
+    stopped = HttpServer(uvicorn.Config("no:app"))
+    stopped.handle_exit(signal.SIGTERM, None)
+    stopped.handle_exit(signal.SIGTERM, None)
+    assert (stopped.should_exit, ended) == (True, [])
+    stopped.handle_exit(signal.SIGINT, None)
+    assert ended == [130]
+    assert capfd.readouterr().err == "regard: stopped by SIGINT\n"

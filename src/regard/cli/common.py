@@ -12,7 +12,7 @@ import typer
 from rich.table import Table
 from typer.core import TyperGroup
 
-from regard import presets, shipped, signals
+from regard import presets, shipped
 from regard.cli.failures import shorten
 from regard.devices import limit_kernel_caches
 from regard.errors import UserError, explain_unparsed, join_names
@@ -21,21 +21,15 @@ from regard.terminal import Console
 
 
 class Commands(TyperGroup):
-    """typer's: errors show what was typed with its controls escaped, and a signal that a command does not
-    explain itself is explained here.
-    """
+    """typer's, whose errors show what was typed with its controls escaped."""
 
     def make_context(self, *arguments: Any, **options: Any) -> Any:
         with escape_usage_errors():
             return super().make_context(*arguments, **options)
 
     def invoke(self, ctx: Any) -> Any:
-        try:
-            with escape_usage_errors():
-                return super().invoke(ctx)
-        except KeyboardInterrupt as stop:
-            err.print(f"regard: {str(stop) or 'interrupted'}")
-            raise typer.Exit(signals.exit_code(stop)) from None
+        with escape_usage_errors():
+            return super().invoke(ctx)
 
 
 @contextmanager
@@ -51,10 +45,6 @@ def escape_usage_errors() -> Iterator[None]:
 USAGE_ERROR: Any = typer.BadParameter.__base__  # click's, which typer does not export
 
 
-out = Console(soft_wrap=True)
-err = Console(stderr=True, soft_wrap=True)
-
-
 app = typer.Typer(
     name="regard",
     cls=Commands,
@@ -65,6 +55,8 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
+out = Console(soft_wrap=True)
+err = Console(stderr=True, soft_wrap=True)
 
 Device = Annotated[
     str,

@@ -1,8 +1,11 @@
 """A uvicorn server that stops gracefully: at a signal it finishes what it has begun."""
 
+import os
+import signal
 import socket
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from types import FrameType
 from typing import Any
 
 import uvicorn
@@ -11,7 +14,7 @@ from regard.errors import UserError
 from regard.serve.app import create_app
 from regard.serve.settings import Settings
 from regard.serve.telemetry import log, log_to_stderr
-from regard.signals import replace_handlers, restore_handlers
+from regard.signals import Stopped, replace_handlers, restore_handlers, write_message
 
 KEEP_ALIVE = 15  # seconds that an idle connection stays open
 
@@ -21,12 +24,20 @@ class HttpServer(uvicorn.Server):
 
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
-        """Stop at Ctrl-C, SIGTERM and SIGHUP; a second one does not wait."""
+        """Stop at Ctrl-C, SIGTERM and SIGHUP; at a second Ctrl-C, at once."""
         former = replace_handlers(self.handle_exit)
         try:
             yield
         finally:
             restore_handlers(former)
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        # uvicorn would cancel the application, which logs a traceback.
+        is_second = self.should_exit and sig == signal.SIGINT
+        write_message(sig, f"regard: {Stopped(sig)}\n" if is_second else "")
+        if is_second:
+            os._exit(128 + sig)
+        super().handle_exit(sig, frame)
 
 
 def create_server(settings: Settings) -> HttpServer:
