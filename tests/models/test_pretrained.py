@@ -412,10 +412,21 @@ def test_a_run_folder_is_enough_to_rebuild_the_model(shape, tune, load, tmp_path
 
 
 def test_a_damaged_architecture_raises_an_error(load, tmp_path):
-    with pytest.raises(UserError, match=r"architecture\.json is missing or damaged"):
+    with pytest.raises(UserError, match=r"there is no file .*architecture\.json"):
         Architecture.load(tmp_path)
     load("gpt2").save(tmp_path)
     record = json.loads((tmp_path / FILE).read_text())
+    table = config.Pretrained(name="x")
+    for damage, message in (
+        ({"suppressed_ids": ["a"]}, r"suppressed_ids\.0: got \"a\""),
+        ({"colour": "red"}, "colour is not a known field"),
+        ({"hf_config": record["hf_config"] | {"n_embd": "wide"}}, r"n_embd"),
+    ):
+        (tmp_path / FILE).write_text(json.dumps(record | damage))
+        with pytest.raises(
+            UserError, match=rf"architecture\.json is damaged: .*{message}.* Restore"
+        ):
+            rebuild(table, tmp_path)
     record["hf_config"]["model_type"] = "oracle"
     (tmp_path / FILE).write_text(json.dumps(record))
     with pytest.raises(UserError, match='this version of transformers has no model type "oracle"'):

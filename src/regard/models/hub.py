@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from regard import files
+from regard import documents
 from regard.errors import UserError, suggest
 
 INDEX = ".index.json"
@@ -126,12 +126,12 @@ def read_json(path: str, file: str) -> dict[str, Any]:
     """A JSON file of a checkpoint (a folder or a name on the hub); empty if it has no such file."""
     if Path(path).is_dir():
         found = Path(path) / file
-        return files.read_json(found) if found.is_file() else {}
+        return documents.read(found) if found.is_file() else {}
     from huggingface_hub import hf_hub_download
     from huggingface_hub.errors import EntryNotFoundError
 
     try:
-        return files.read_json(Path(hf_hub_download(path, file)))
+        return documents.read(Path(hf_hub_download(path, file)))
     except EntryNotFoundError:
         return {}
 

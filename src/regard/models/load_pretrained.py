@@ -4,7 +4,6 @@ A run folder keeps all that rebuilds the model without the checkpoint, in archit
 compares the logits of the model with those of the checkpoint.
 """
 
-import json
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
@@ -14,10 +13,17 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from regard import config, files
+from regard import config, documents, files, schemas
 from regard.errors import UserError
 from regard.models import weights
-from regard.models.hub import auto_class, check_code, import_transformers, load_checkpoint, quiet
+from regard.models.hub import (
+    auto_class,
+    check_code,
+    first_line,
+    import_transformers,
+    load_checkpoint,
+    quiet,
+)
 from regard.models.languages import check_none_given, find_template
 from regard.models.pretrained import (
     SUPPRESSED_LOGIT,
@@ -72,14 +78,11 @@ class Architecture:
         return cls(portable_config(model.hf_model.config), model.logit_scale, suppressed_ids)
 
     def save(self, folder: Path) -> None:
-        files.write(folder / FILE, json.dumps(asdict(self), indent=1, ensure_ascii=False))
+        files.write(folder / FILE, documents.dumps(asdict(self), indent=1, ensure_ascii=False))
 
     @classmethod
     def load(cls, folder: Path) -> "Architecture":
-        try:
-            return cls(**json.loads((folder / FILE).read_text("utf-8")))
-        except (OSError, ValueError, TypeError) as error:
-            raise UserError(f"{folder / FILE} is missing or damaged: {error}") from None
+        return cls(**documents.read(folder / FILE, schemas.Architecture))
 
 
 def config_from_dict(record: dict[str, Any]) -> Any:
@@ -169,7 +172,13 @@ def rebuild(table: config.Pretrained, folder: Path) -> Pretrained:
     """The model of a run folder, its weights not yet loaded."""
     if is_adapter_only(table):
         return load_base(table, folder)
-    model = Architecture.load(folder).build()
+    try:
+        model = Architecture.load(folder).build()
+    except UserError:
+        raise
+    except Exception as error:  # a damaged config of Hugging Face's can raise any
+        reason = f"{type(error).__name__}: {first_line(error)}"
+        raise documents.damaged(folder / FILE, reason, schemas.Architecture) from None
     tune(model.hf_model, table.tune)
     return model
 

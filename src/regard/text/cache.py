@@ -4,7 +4,6 @@ An entry is one array of int32: number of pairs, source lengths, target lengths,
 """
 
 import hashlib
-import json
 import os
 import shutil
 import unicodedata
@@ -16,7 +15,7 @@ from pathlib import Path
 import numpy as np
 import tokenizers as tokenizers_package
 
-from regard import files
+from regard import documents, files
 from regard.errors import UserError
 from regard.text import datasets
 from regard.text.batch import EncodedPairs, RaggedArray
@@ -48,7 +47,7 @@ def folder() -> Path:
 
 def cache_key(pairs: list[tuple[str, str]], tokenizers: TokenizerPair) -> str:
     # JSON, so that a tab or newline inside a text is not mistaken for a separator.
-    content = json.dumps([code_version(), pairs, tokenizers.to_json()], sort_keys=True)
+    content = documents.dumps([code_version(), pairs, tokenizers.to_json()], sort_keys=True)
     return hashlib.sha256(content.encode()).hexdigest()[:32]
 
 
