@@ -18,7 +18,8 @@ from regard.errors import UserError
 from regard.models import weights
 from regard.models.hub import (
     auto_class,
-    check_code,
+    check_config,
+    explain_unloadable,
     first_line,
     import_transformers,
     load_checkpoint,
@@ -61,7 +62,7 @@ class Architecture:
 
     def build(self) -> Pretrained:
         """The model, its weights not yet loaded."""
-        check_code(FILE, self.hf_config)
+        check_config(FILE, self.hf_config)
         hf_config = config_from_dict(self.hf_config)
         with quiet():
             hf_model = auto_class(hf_config).from_config(hf_config, trust_remote_code=False).float()
@@ -112,7 +113,18 @@ def load_pretrained(
     table: config.Pretrained, text: config.PretrainedTokenizer
 ) -> PretrainedCheckpoint:
     """The model that a [model] table names, with its weights and its tokenizers."""
-    original, hf_tokenizer = load_checkpoint(table.name)
+    try:
+        return convert_checkpoint(*load_checkpoint(table.name), table, text)
+    except UserError:
+        raise
+    except Exception as error:  # files that do not fit each other can raise any
+        raise UserError(explain_unloadable(table.name, error)) from error
+
+
+def convert_checkpoint(
+    original: Any, hf_tokenizer: Any, table: config.Pretrained, text: config.PretrainedTokenizer
+) -> PretrainedCheckpoint:
+    """Hugging Face's model and tokenizer as ours."""
     tokenizers, bos_row, prompt_rows = convert_tokenizer(original, hf_tokenizer, table, text)
     max_tokens = max_text_length(original.config, text, len(prompt_rows))
     tokenizers = replace(tokenizers, max_tokens=max_tokens)
