@@ -1,9 +1,10 @@
 """Texts of users in each format that Regard writes: they print as they are, and nothing obeys them."""
 
 import html
-import json
 import re
 from typing import Any
+
+from regard import documents
 
 SURROGATES = "\ud800-\udfff"  # half a character, which no encoding has
 # Control characters but tab and line feed, line separators, and what changes the direction of text.
@@ -47,7 +48,7 @@ def one_cell(text: str) -> str:
 
 def to_json(document: Any, **options: Any) -> str:
     r"""JSON that reads the same for a program, and has no control character: they are `\uXXXX`."""
-    text = json.dumps(document, ensure_ascii=False, **options)
+    text = documents.dumps(document, ensure_ascii=False, **options)
     return UNPRINTABLE.sub(lambda match: f"\\u{ord(match[0]):04x}", text)
 
 

@@ -3,7 +3,6 @@ written is a `UserError` that names it. Locks: one process in a folder.
 """
 
 import errno
-import json
 import os
 import secrets
 import shutil
@@ -14,7 +13,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from contextvars import ContextVar
 from pathlib import Path
-from typing import IO, Any
+from typing import IO
 
 from regard.errors import UserError
 
@@ -125,17 +124,6 @@ def list_files(folder: Path) -> list[Path]:
     """The entries of `folder`, without temporary files and the lock."""
     paths = [path for path in folder.iterdir() if path.name != LOCK]
     return [path for path in paths if not path.name.startswith(TEMPORARY_PREFIX)]
-
-
-def read_json(path: Path) -> dict[str, Any]:
-    """The JSON object in `path`."""
-    try:
-        content = json.loads(path.read_text("utf-8"))
-    except ValueError:
-        content = None
-    if not isinstance(content, dict):
-        raise UserError(f"{path} is damaged: delete it, and run the command that wrote it again")
-    return content
 
 
 def refuse_device(path: Path) -> None:

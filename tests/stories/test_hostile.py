@@ -23,21 +23,30 @@ MASK = '{{"what": "mask", "keys": [{}]}}'
 COMMANDS: dict[str, tuple[list[str], str]] = {
     "deep setting": (["train", "case", "--set", f"seed={DEEP}"], "it is nested too deeply"),
     "deep variation": (["compare", "case", "--vary", f"seed={DEEP}", "--dry-run"], "nested too"),
-    "deep file": (["train", "deep.toml"], "deep.toml cannot be read: it is nested too deeply"),
-    "deep intervention": (["translate", "de-en", "a", "--intervene", DEEP], "nested too deeply"),
+    "deep file": (
+        ["train", "deep.toml"],
+        "deep.toml is not valid TOML: .* nested more than 64 deep",
+    ),
+    "deep intervention": (
+        ["translate", "de-en", "a", "--intervene", DEEP],
+        "nested more than 64 deep",
+    ),
     "deep lab": (["lab", "copying", "--set", f"beta={DEEP}"], "it is nested too deeply"),
     "deep key": (["train", "case", "--set", f"{'a.' * 3000}b=1"], "a: unknown key"),
     "digits": (["train", "case", "--set", f"seed={DIGITS}"], "an integer with too many digits"),
-    "digits in a file": (["train", "digits.toml"], "digits.toml cannot be read: it has an integer"),
+    "digits in a file": (
+        ["train", "digits.toml"],
+        "digits.toml is not valid TOML: it has an integer",
+    ),
     "digits as a seed": (["train", "case", "--seed", DIGITS], "--seed"),
     "digits as a beam": (["evaluate", "de-en", "--beam", DIGITS], "--beam takes integers from 1"),
     "digits in JSON": (
         ["translate", "de-en", "a", "--intervene", MASK.format(DIGITS)],
-        "--intervene: the table cannot be read: it has an integer with too many digits",
+        "--intervene: the table cannot be read: the integer .* is too large",
     ),
     "a huge key": (
         ["translate", "de-en", "a", "--intervene", MASK.format(10**30)],
-        "keys.0: got 10{30}; it should be less than or equal to 1000000000",
+        "--intervene: the table cannot be read: the integer .* is too large",
     ),
     "a huge beam": (["translate", "de-en", "a", "--beam", "1000000000"], "--beam.* equal to 1000"),
     "huge beams": (["evaluate", "de-en", "--beam", "5,1000000000"], "from 1 to 1,000"),

@@ -12,7 +12,7 @@ import typer
 from rich.table import Table
 from typer.core import TyperGroup
 
-from regard import presets, shipped
+from regard import documents, presets, shipped
 from regard.cli.failures import shorten
 from regard.devices import limit_kernel_caches
 from regard.errors import UserError, explain_unparsed, join_names
@@ -155,10 +155,10 @@ def parse_interventions(texts: list[str] | None) -> tuple[Any, ...]:
 
 def parse_table(text: str) -> Any:
     try:
-        return json.loads(text)
+        return documents.parse(text)
     except json.JSONDecodeError:
         pass
-    except (ValueError, RecursionError) as error:
+    except ValueError as error:
         raise UserError(
             f"--intervene: the table cannot be read: {explain_unparsed(error)}"
         ) from None

@@ -1,6 +1,5 @@
 """`regard train`."""
 
-import json
 import shlex
 import sys
 from pathlib import Path
@@ -8,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from regard import presets, signals
+from regard import documents, presets, signals
 from regard.cli.common import (
     Device,
     Settings,
@@ -62,7 +61,7 @@ def train(
 ) -> None:
     """Train a model and write a run folder."""
     overrides = [*(settings or []), *([] if seed is None else [f"seed={seed}"])]
-    overrides += [] if init is None else [f"init={json.dumps(str(init))}"]
+    overrides += [] if init is None else [f"init={documents.dumps(str(init))}"]
     if is_run_folder(preset, resume):
         folder = Path(preset)
         check_resumed_folder(folder, run, resume)

@@ -236,10 +236,8 @@ def render_json(windows: Iterable[list["Line"]]) -> Iterator[str]:
     start = "[\n "
     try:
         for window in windows:
-            documents = (
-                to_record(line).model_dump(mode="json", exclude_unset=True) for line in window
-            )
-            records = (to_json(one, indent=1) for one in documents)
+            lines = (to_record(line).model_dump(mode="json", exclude_unset=True) for line in window)
+            records = (to_json(one, indent=1) for one in lines)
             yield start + ",\n ".join(record.replace("\n", "\n ") for record in records)
             start = ",\n "
     except KeyboardInterrupt:

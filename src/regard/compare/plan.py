@@ -2,7 +2,6 @@
 
 import hashlib
 import itertools
-import json
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -10,7 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from regard import presets
+from regard import documents, presets
 from regard.config import Config, Table, limits
 from regard.errors import UserError
 from regard.shipped import find_run
@@ -169,7 +168,7 @@ def fingerprint(config: Config) -> str:
     settings = non_defaults(config)
     for name in ("seed", "description"):
         settings.pop(name, None)
-    content = json.dumps(settings, sort_keys=True, default=str)
+    content = documents.dumps(settings, sort_keys=True, default=str)
     return hashlib.sha256(content.encode()).hexdigest()[:8]
 
 

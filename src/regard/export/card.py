@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Any
 
-from regard import config, files
+from regard import config, documents, files, schemas
 from regard.escaping import escape_markdown, to_json
 from regard.export.scores import Scores
 from regard.tables import markdown_table
@@ -22,7 +22,7 @@ def write_card(
 ) -> None:
     """Write the card of the model in the folder of `path`, which has that name."""
     saved = path.parent / "card.json"
-    card = files.read_json(saved) if saved.is_file() else {}
+    card = documents.read(saved, schemas.Card) if saved.is_file() else {}
     sections = [
         front_matter(translator.config, name, scores),
         f"# {escape_markdown(name)}",

@@ -7,7 +7,6 @@ beside `ui`.
 """
 
 import base64
-import json
 import re
 from collections.abc import Mapping, Sequence
 from importlib import resources
@@ -15,7 +14,7 @@ from importlib.resources.abc import Traversable
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from regard import __version__, files
+from regard import __version__, documents, files
 from regard.diagrams.themes import THEMES, Theme
 from regard.template import fill
 
@@ -115,7 +114,7 @@ def read_policy(page: str) -> str:
 
 def json_element(name: str, value: Any) -> str:
     """A script element with data. Only "<" could end it, or open a comment."""
-    text = json.dumps(value, separators=(",", ":"), ensure_ascii=True).replace("<", r"\u003c")
+    text = documents.dumps(value, separators=(",", ":"), ensure_ascii=True).replace("<", r"\u003c")
     return f'<script type="application/json" id="{name}">{text}</script>'
 
 

@@ -15,7 +15,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from regard import files, shipped
+from regard import documents, files, shipped
 from regard.config import Config, renamed
 from regard.errors import UserError, explain_unparsed, join_names, suggest
 from regard.presets.errors import describe_error
@@ -146,17 +146,13 @@ def read_preset(name: str) -> dict[str, Any]:
 
 
 def read_file(path: Path) -> dict[str, Any]:
-    try:
+    if path.exists():
         files.refuse_device(path)
-        return tomllib.loads(path.read_text("utf-8"))
-    except FileNotFoundError:
-        raise UserError(f"there is no file {path}") from None
-    except (OSError, UnicodeDecodeError) as error:
-        raise UserError(f"{path} cannot be read: {error}") from None
-    except tomllib.TOMLDecodeError as error:
-        raise UserError(f"{path} is not valid TOML: {error}") from None
-    except (ValueError, RecursionError) as error:
-        raise UserError(f"{path} cannot be read: {explain_unparsed(error)}") from None
+    data = documents.read_bytes(path)
+    try:
+        return documents.parse_toml(data)
+    except ValueError as error:
+        raise UserError(f"{path} is not valid TOML: {explain_unparsed(error)}") from None
 
 
 def from_folder(table: dict[str, Any], folder: Path) -> dict[str, Any]:

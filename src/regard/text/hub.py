@@ -8,17 +8,16 @@ Without a network, the files of the last download are used.
 """
 
 import hashlib
-import json
 import os
 import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path, PureWindowsPath
+from pathlib import Path
 from typing import Any, Literal
 from urllib.parse import quote
 
-from regard import shipped
+from regard import documents, schemas, shipped
 from regard.errors import UserError
 from regard.text.datasets import cache_dir
 from regard.text.download import DownloadError, fetch
@@ -79,17 +78,14 @@ class Repository:
     @staticmethod
     def parse_listing(origin: str, path: Path) -> "Listing":
         try:
-            record = json.loads(path.read_text("utf-8"))
-            blobs = {entry["rfilename"]: Blob.parse(entry) for entry in record["siblings"]}
-            if not all(map(is_inside, blobs)):
-                raise ValueError
-            commit = COMMIT.fullmatch(record["sha"])
-            return Listing(commit[0], blobs)  # type: ignore[index]
-        except (ValueError, KeyError, TypeError, RecursionError):
+            record = documents.read(path, schemas.RepositoryListing)
+        except UserError:
             raise UserError(
                 f"{origin} is not a list of a repository's files, as the Hugging Face hub gives it: "
                 "check HF_ENDPOINT"
             ) from None
+        blobs = {entry["rfilename"]: Blob.parse(entry) for entry in record["siblings"]}
+        return Listing(record["sha"], blobs)
 
     def fetch(
         self, listing: "Listing", wanted: Iterable[str], report: Report | None = None
@@ -121,12 +117,6 @@ class Repository:
             f"{self} has not been downloaded yet, and {endpoint()} cannot be reached ({reason}): check the "
             "network, or HF_ENDPOINT if you set it"
         )
-
-
-def is_inside(name: str) -> bool:
-    """Whether a file of this name stays inside its folder, on every system."""
-    path = PureWindowsPath(name)  # which has all separators, and drives
-    return not path.anchor and ".." not in path.parts and "\0" not in name
 
 
 @dataclass(frozen=True)
