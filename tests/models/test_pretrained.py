@@ -557,6 +557,9 @@ def test_damaged_weights_and_sizes_of_a_checkpoint(checkpoint, tmp_path):
     original = json.loads(path.read_text())
     path.write_text(json.dumps(original | {"num_hidden_layers": 10**9}))
     assert_error(str(folder), r"is damaged: it has 1,000,000,000 layers \(num_hidden_layers\)")
+    half = original | {"model_type": "llama\ud800"}
+    path.write_text(json.dumps(half))
+    assert_error(str(folder), r"is damaged: half of a surrogate pair|cannot be loaded")
     path.write_text(json.dumps(original | {"num_attention_heads": 5}))
     assert_error(str(folder), r"cannot be loaded as a translation or language model")
     path.write_text(json.dumps(original))
@@ -564,6 +567,16 @@ def test_damaged_weights_and_sizes_of_a_checkpoint(checkpoint, tmp_path):
     tensors["model.norm.weight"][3] = float("nan")
     save_file(tensors, folder / "model.safetensors", {"format": "pt"})
     assert_error(str(folder), r"has NaN or infinity in model\.norm\.weight: its files are damaged")
+
+
+def test_a_tokenizer_that_panics_is_an_error(checkpoint, tmp_path):
+    """A panic of Rust's is no Exception."""
+    folder = shutil.copytree(checkpoint("marian"), tmp_path / "checkpoint")
+    path = folder / "tokenizer.json"
+    record = json.loads(path.read_text())
+    record["post_processor"]["single"].append({"SpecialToken": {"id": "<none>", "type_id": 0}})
+    path.write_text(json.dumps(record))
+    assert_error(str(folder), r"cannot be loaded as a translation or language model")
 
 
 def test_a_damaged_file_has_another_message_than_a_missing_one(checkpoint, tmp_path):

@@ -269,4 +269,5 @@ def missing_tokenizer(name: str) -> str:
 
 
 def first_line(error: BaseException) -> str:
-    return str(error).strip().split("\n")[0].rstrip(".!")
+    line = str(error).strip().split("\n")[0].rstrip(".!")
+    return line.encode("utf-8", "backslashreplace").decode()  # it may quote half a character

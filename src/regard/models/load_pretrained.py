@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from regard import config, documents, files, schemas
-from regard.errors import UserError
+from regard.errors import UserError, is_rust_error
 from regard.models import weights
 from regard.models.hub import (
     auto_class,
@@ -117,7 +117,9 @@ def load_pretrained(
         return convert_checkpoint(*load_checkpoint(table.name), table, text)
     except UserError:
         raise
-    except Exception as error:  # files that do not fit each other can raise any
+    except BaseException as error:  # files that do not fit each other can raise any
+        if not is_rust_error(error):
+            raise
         raise UserError(explain_unloadable(table.name, error)) from error
 
 
