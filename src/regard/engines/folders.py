@@ -69,6 +69,7 @@ def find_model(
         check_folder(folder, run)
         return folder
     cached = cache_dir() / "ctranslate2" / fingerprint(run)
+    files.remove_temporary(cached.parent)
     if not cached.is_dir():
         try:
             write_model(settings, tokenizers, model, cached, run)
