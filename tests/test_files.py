@@ -180,6 +180,7 @@ def test_remove_temporary_deletes_the_folders_of_killed_processes(tmp_path, monk
         files.write_folder(tmp_path / "cache" / "model", lambda folder: (folder / "a").touch())
     (left,) = os.listdir(tmp_path / "cache")
     assert sorted(os.listdir(tmp_path / "cache" / left)) == [".lock", "model"]
+    (tmp_path / "cache" / left / "model" / ".regard-config-0123456789abcdef.json").touch()
     files.remove_temporary(tmp_path)
     assert os.listdir(tmp_path / "cache") == []
 

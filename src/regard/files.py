@@ -100,13 +100,14 @@ def new_temporary(path: Path, inside: str = "") -> Iterator[tuple[Path, IO[bytes
 
 def remove_temporary(folder: Path) -> None:
     """Delete the temporary files and folders that a killed process left in `folder`."""
-    remove_orphans(folder.rglob(f"{TEMPORARY_PREFIX}*"))
+    with suppress(FileNotFoundError):  # another process deletes them, too
+        remove_orphans(list(folder.rglob(f"{TEMPORARY_PREFIX}*")))
 
 
 def remove_orphans(temporaries: Iterable[Path]) -> None:
     """Delete those temporary files and folders whose writer has ended: they are not locked."""
-    for temporary in temporaries:
-        with suppress(OSError):  # locked, or already deleted
+    for temporary in filter(Path.exists, temporaries):  # one may have been inside another
+        with suppress(OSError):  # locked
             inside = temporary / LOCK if temporary.is_dir() else temporary
             remove_locked(inside, open_locked(inside, wait=False))
             shutil.rmtree(temporary, ignore_errors=True)

@@ -185,7 +185,7 @@ def compare_results(
     missing, extra = expected.keys() - results.keys(), results.keys() - expected.keys()
     missing = {name for name in missing if not name.startswith(f"cache{os.sep}")}
     if is_refused:  # the first command was complete, but for the end of its temporary folder
-        extra = {name for name in extra if not name.startswith(files.TEMPORARY_PREFIX)}
+        extra = {name for name in extra if f"/{files.TEMPORARY_PREFIX}" not in f"/{name}"}
     different = {
         name for name in expected.keys() & results.keys() if expected[name] != results[name]
     }

@@ -151,6 +151,8 @@ class JobServer:
     def supervise(self, connection: socket.socket) -> None:
         """Fork one job, and tell its process id, then its exit code."""
         message, handles, _, _ = socket.recv_fds(connection, 1 << 16, 2)
+        if not message:  # who asked has died
+            return
         arguments = json.loads(message)
 
         def work() -> None:

@@ -32,6 +32,7 @@ DOCUMENTS = "tests/test_documents.py"
 CHECKSUMS = "tests/test_checksums.py"
 WEIGHTS = "tests/models/test_weights.py"
 TOKEN_CACHE = "tests/text/test_cache.py"
+SIGNALS = "tests/test_signals.py"
 STATISTICS = "tests/test_statistics.py"
 BATCH = "tests/text/test_batch.py"
 RELATIVE_LAB = "tests/labs/test_relative.py"
@@ -543,7 +544,46 @@ BREAKS: list[Break] = [
     *in_file(
         "files.py",
         FILES,
-        breaks={"files: a lock excludes nobody": ("acquire(file.fileno(), wait)", "pass")},
+        breaks={
+            "files: a lock excludes nobody": ("acquire(file.fileno(), wait)", "pass"),
+            "files: a failed append leaves half a line": ("file.truncate(length)", "pass"),
+            "files: closing a lock on a full disk fails": (
+                'on_error.enter_context(path.open("ab", buffering=0))',
+                'on_error.enter_context(path.open("ab"))',
+            ),
+            "files: a failed output replaces the old one": (
+                "except KeyboardInterrupt:\n            os.replace(part, path)",
+                "except BaseException:\n            os.replace(part, path)",
+            ),
+            "files: temporary folders of killed processes stay": (
+                "inside = temporary / LOCK if temporary.is_dir() else temporary",
+                "inside = temporary",
+            ),
+        },
+    ),
+    *in_file(
+        "signals.py",
+        SIGNALS,
+        breaks={
+            "signals: an exception in the middle of an import": (
+                "(self.received is None and is_importing(frame)) or ",
+                "",
+            ),
+            "signals: a signal in a destructor is lost": (
+                "threading.Timer(0.1, os.kill, (os.getpid(), number)).start()",
+                "pass",
+            ),
+        },
+    ),
+    *in_file(
+        "training/run.py",
+        RESUME,
+        breaks={
+            "resume: a finished run is locked, though its folder may be read-only": (
+                "nullcontext() if resume and is_finished(folder) else files.lock(folder)",
+                "files.lock(folder)",
+            ),
+        },
     ),
     *in_file(
         "documents.py",

@@ -1,7 +1,6 @@
 """Folders of CTranslate2 models: written by `regard export`, or in the cache on first use."""
 
 import hashlib
-import shutil
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -70,8 +69,9 @@ def find_model(
         check_folder(folder, run)
         return folder
     cached = cache_dir() / "ctranslate2" / fingerprint(run)
+    files.remove_temporary(cached.parent)
     if not is_intact(cached, run):
-        shutil.rmtree(cached, ignore_errors=True)
+        files.remove(cached)
         try:
             write_model(settings, tokenizers, model, cached, run)
         except UserError:
