@@ -316,6 +316,7 @@ def test_damaged_checkpoint(regard, small, tmp_path: Path, checksums, damage) ->
     broken = tmp_path / "broken"
     small = [*small, "--set", "training.keep_last=true"]
     assert regard("train", "case", "--run", broken, *small, "--device", "cpu").code == 0
+    (broken / "card.json").unlink()  # killed before it was finished
     damage(broken / "last" / "state.safetensors")
     before = checksums(broken)
     result = regard("train", "case", "--run", broken, *small, "--device", "cpu", "--resume")

@@ -220,8 +220,8 @@ def test_least_recently_used_entries_are_deleted(cache_folder, monkeypatch):
     assert list(sizes)[-1] == first
     expected = rows(mapped)
     (cache_folder / "tmpold").mkdir()  # as an earlier version left them
-    (cache_folder / "tmpold" / "source.npy").write_bytes(b"x" * 99)
-    (cache_folder / ".regard-killed.npy").write_bytes(b"x")
+    (cache_folder / "tmpold" / "source.ids").write_bytes(b"x" * 99)
+    (cache_folder / ".regard-killed.ids").write_bytes(b"x")
     assert sum(cache.entries().values()) == sum(sizes.values()) + 99
     age(10)
     os.utime(cache_folder / "tmpold", (1, 1))
@@ -272,7 +272,7 @@ def test_what_killed_processes_left_in_the_cache_is_deleted(cache_folder):
     """Temporary files and folders at once; a download that nobody went on with after a week."""
     root = cache_folder.parent
     orphans = [
-        "tokenised/.regard-0-0123456789abcdef.npy",
+        "tokenised/.regard-0-0123456789abcdef.ids",
         ".regard-int8-0123456789abcdef.json",
         "ctranslate2/.regard-model-0123456789abcdef/model/model.bin",
         "hub/models--me--it/0/.regard-card-0123456789abcdef.json",
@@ -286,5 +286,5 @@ def test_what_killed_processes_left_in_the_cache_is_deleted(cache_folder):
     os.utime(root / kept[0], (week_ago, week_ago))
     cache.encode_cached(PAIRS, train())
     left = {str(path.relative_to(root)) for path in root.rglob("*") if path.is_file()}
-    assert left == {*kept, f"tokenised/{cache.cache_key(PAIRS, train())}.npy"}
+    assert left == {*kept, f"tokenised/{cache.cache_key(PAIRS, train())}.ids"}
     assert not list(root.rglob(".regard-*"))
