@@ -58,6 +58,8 @@ def restore(folder: Path, train_step: TrainStep) -> Progress:
     """
     path = folder / FILE
     tensors, record = weights.read(path)
+    if "loss_steps" not in record and "loss_sum" not in tensors:  # version 0.2.0: averaged anew
+        record["loss_steps"], tensors["loss_sum"] = 0, torch.zeros(())
     check_tensors(path, tensors, collect_tensors(train_step))
     try:
         loss_steps = record.pop("loss_steps")
