@@ -8,14 +8,17 @@ RUN := runs/demo
 PICTURES := runs/demo-de-en
 RUNS ?= de-en de-en-gru
 SENTENCES ?= 50
+MINUTES ?= 3
+KINDS ?=
 
-.PHONY: help demo test quick mutations page-check docs check format clean
+.PHONY: help demo test quick mutations fuzz page-check docs check format clean
 
 help:
 	@echo "make demo       set up, translate German and plot the attention, then train the case task (a minute)"
 	@echo "make test       set up and run the tests (8 minutes on two cores)"
 	@echo "make quick      a part of them, in less than a minute"
 	@echo "make mutations  break the library in many places: which test notices each?"
+	@echo "make fuzz       mutate every kind of file that regard reads (MINUTES=3 KINDS=\"weights card\")"
 	@echo "make page-check the page's engine against Python on 50 test sentences (RUNS=\"de-en runs/mine\" SENTENCES=1000)"
 	@echo "make docs       write the generated parts of the docs"
 	@echo "make check      ruff, pyright, import-linter"
@@ -53,6 +56,9 @@ quick: $(READY)
 
 mutations: $(READY)
 	@$(BIN)/python -m tests.mutations
+
+fuzz: $(READY)
+	@$(BIN)/python -m tests.fuzz $(KINDS) --minutes $(MINUTES)
 
 page-check: $(READY)
 	@$(BIN)/python -m tests.page.check $(RUNS) --sentences $(SENTENCES)
