@@ -31,5 +31,6 @@ def suggest(word: str, choices: Iterable[str]) -> str:
 
 
 def join_names(choices: Iterable[str]) -> str:
-    """'a, b, c' for a message."""
-    return ", ".join(choices)
+    """'a, b, c' for a message; a file may have names without end, of which the start is given."""
+    names = [name if len(name) <= 200 else f"{name[:60]}..." for name in choices]
+    return ", ".join(names if len(names) <= 100 else [*names[:20], f"and {len(names) - 20:,} more"])
