@@ -32,6 +32,7 @@ from tests.fuzz.samples import SAMPLES
 HANG_SECONDS = 20
 MEMORY = 3 * 2**30  # bytes beyond what this process has already
 FILE_SIZE = 2**28
+LONGEST_MESSAGE = 4000  # characters
 
 FIGURES = ((run, "draw_examples"), (report, "draw_curves"), (report, "draw_quality"))
 
@@ -40,7 +41,7 @@ OUTCOMES = {
     "same": "the result of the file as it was",
     "noticed": "another result, with a warning",
     "edited": "another result of a file that anyone may edit, or that has no checksum",
-    "traceback": "an exception that is not a UserError",
+    "traceback": "an exception that is not a UserError, or an error that names no file or has no end",
     "hang": f"more than {HANG_SECONDS} seconds",
     "crash": "the process ended by a signal",
     "silent": "another result without a warning",
@@ -153,9 +154,7 @@ def read(kind: Kind, folder: Path, expected: Any) -> tuple[str, str]:
         try:
             result = kind.read(folder)
         except UserError as error:
-            return (
-                ("clean", str(error)) if str(error).strip() else ("traceback", "an empty message")
-            )
+            return judge_message(str(error), folder)
         except BaseException:  # also a panic of Rust's, which is no Exception
             return "traceback", traceback.format_exc()
     if result == expected:
@@ -166,6 +165,15 @@ def read(kind: Kind, folder: Path, expected: Any) -> tuple[str, str]:
         "silent" if kind.is_checked else "edited",
         f"{result!r:.300}\n   instead of\n{expected!r:.300}",
     )
+
+
+def judge_message(message: str, folder: Path) -> tuple[str, str]:
+    """An error is clean if it names the file, or its folder, and can be read."""
+    if str(folder) not in message:
+        return "traceback", f"no file is named in: {message}"
+    if len(message) > LONGEST_MESSAGE:
+        return "traceback", f"a message of {len(message):,} characters: {message:.200}"
+    return "clean", message
 
 
 def run_cases(workshop: Workshop, name: str, seeds: Sequence[int]) -> Iterator[Outcome]:
