@@ -4,7 +4,7 @@
     python -m tests.fuzz --minutes 5            all kinds, in turns
     python -m tests.fuzz weights card           only kinds whose name contains one of these
     python -m tests.fuzz --cases 20             so many cases of each kind, with seeds from --seed on
-    python -m tests.fuzz card --seed 7          one case again, with its traceback
+    python -m tests.fuzz card --file SAVED      one case again, with its traceback
 
 Exit code 1 if a case ended in a traceback, a hang, a crash or a silent change: its file is saved, and the
 command that repeats it is printed.
@@ -63,8 +63,8 @@ class Tally:
         (saved.parent / "outcome.txt").write_text(f"{outcome.name}\n{outcome.detail}\n", "utf-8")
         if self.progress:
             detail = outcome.detail.strip().rpartition("\n")[2][:200]
-            again = f"python -m tests.fuzz {outcome.kind} --seed {outcome.seed} --cases 1"
-            print(f"{outcome.name}: {again}   ({detail}; {saved})", file=sys.stderr)
+            again = f"python -m tests.fuzz {outcome.kind} --file {saved}"
+            print(f"{outcome.name}: {again}   (seed {outcome.seed}: {detail})", file=sys.stderr)
 
     def table(self) -> str:
         """Markdown: a row per kind, and their sums."""
@@ -76,6 +76,17 @@ class Tally:
             )
         rows.insert(1, ["---", *("---:" for _ in rows[0][1:])])
         return "\n".join(f"| {' | '.join(row)} |" for row in rows)
+
+
+def repeat(kind: str, file: Path) -> None:
+    """Print what becomes of a saved file."""
+    if kind not in KINDS:
+        sys.exit(f"--file needs the name of one kind: {', '.join(KINDS)}")
+    with open_workshop() as workshop:
+        workshop.given = file.read_bytes()
+        [outcome] = run_cases(workshop, kind, [0])
+    print(f"{outcome.name}: {OUTCOMES[outcome.name]}\n{outcome.detail}")
+    sys.exit(outcome.is_defect)
 
 
 def fuzz(kinds: list[str], seed: int, cases: int | None, minutes: float, progress: bool) -> Tally:
@@ -105,7 +116,10 @@ def main() -> None:
     parser.add_argument("--cases", type=int, help="cases of each kind, instead of --minutes")
     parser.add_argument("--seed", type=int, default=0, help="seed of the first case of each kind")
     parser.add_argument("--json", action="store_true", help="print counts and defects as JSON")
+    parser.add_argument("--file", type=Path, help="a file to read instead of a mutated one")
     options = parser.parse_args()
+    if options.file:
+        repeat("".join(options.kinds), options.file)
     kinds, started = select_kinds(options.kinds), time.monotonic()
     tally = fuzz(kinds, options.seed, options.cases, options.minutes, not options.json)
     if options.json:
@@ -116,8 +130,6 @@ def main() -> None:
         print(tally.table())
         defects = f"{len(tally.defects)} defects ({', '.join(DEFECTS)})"
         print(f"\n{cases:,} cases in {seconds:,.0f} s; {defects}")
-        if options.cases == 1 and tally.defects:
-            print(tally.defects[0].detail)
     sys.exit(bool(tally.defects))
 
 

@@ -8,6 +8,7 @@ import contextlib
 import io
 import json
 import os
+import re
 import resource
 import select
 import shutil
@@ -33,6 +34,9 @@ HANG_SECONDS = 20
 MEMORY = 3 * 2**30  # bytes beyond what this process has already
 FILE_SIZE = 2**28
 LONGEST_MESSAGE = 4000  # characters
+SETTING = re.compile(
+    r"(data|tokenizer|model|training|search)\.\w+: |out of memory: lower training\."
+)
 
 FIGURES = ((run, "draw_examples"), (report, "draw_curves"), (report, "draw_quality"))
 
@@ -69,6 +73,8 @@ class Workshop:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.expected: dict[str, Any] = {}
+        self.given: bytes | None = None
+        """Instead of a mutation: a file that was saved."""
 
     def sample(self, name: str) -> Path:
         """The folder of a sample."""
@@ -108,9 +114,8 @@ class Workshop:
         kind = KINDS[name]
         sample = self.sample(kind.sample)
         path = min(sample.glob(kind.file))
-        return path.relative_to(sample), mutate(
-            path.read_bytes(), kind.form, Random(f"{name} {seed}")
-        )
+        content = self.given or mutate(path.read_bytes(), kind.form, Random(f"{name} {seed}"))
+        return path.relative_to(sample), content
 
     def judge(self, name: str, seed: int) -> Outcome:
         """Run a case in this process."""
@@ -168,8 +173,8 @@ def read(kind: Kind, folder: Path, expected: Any) -> tuple[str, str]:
 
 
 def judge_message(message: str, folder: Path) -> tuple[str, str]:
-    """An error is clean if it names the file, or its folder, and can be read."""
-    if str(folder) not in message:
+    """An error is clean if it names the file, its folder or a setting, and can be read."""
+    if str(folder) not in message and not SETTING.match(message):
         return "traceback", f"no file is named in: {message}"
     if len(message) > LONGEST_MESSAGE:
         return "traceback", f"a message of {len(message):,} characters: {message:.200}"
@@ -236,5 +241,13 @@ def limit_resources() -> None:
 
 @contextlib.contextmanager
 def open_workshop() -> Iterator[Workshop]:
-    with tempfile.TemporaryDirectory(prefix="regard-fuzz-") as folder:
-        yield Workshop(Path(folder))
+    """In a folder whose path is usually the same: settings contain it, and a seed repeats a case."""
+    folder = Path(tempfile.gettempdir()) / "regard-fuzz"
+    try:
+        folder.mkdir(mode=0o700)
+    except FileExistsError:  # in use, or left by a process that was killed
+        folder = Path(tempfile.mkdtemp(prefix="regard-fuzz-"))
+    try:
+        yield Workshop(folder)
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)

@@ -1,9 +1,11 @@
 """The registry: every kind of file that Regard reads, how, and what must not change unnoticed."""
 
+import contextlib
 import io
 import json
 import os
-from collections.abc import Callable
+import signal
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,7 +22,7 @@ from regard.models import load_pretrained, weights
 from regard.models.int8_probe import KERNELS, recall
 from regard.runs import find_runs, open_run, tabulate
 from regard.serve.catalogue import read_comparison
-from regard.text import cache, corpus, datasets
+from regard.text import cache, corpus, datasets, references
 from regard.text.hub import Repository
 from regard.text.lines import read_lines
 from regard.text.tokenizer import TokenizerPair
@@ -72,10 +74,34 @@ def inspect(folder: Path) -> Any:
     return outputs(load(folder / "run"))
 
 
+class EnoughTraining(Exception):  # noqa: N818
+    """Nothing is wrong, only long."""
+
+
+@contextlib.contextmanager
+def stop_training(seconds: float) -> Iterator[None]:
+    """Edited settings may ask for a million epochs: raise `EnoughTraining` after some time."""
+
+    def stop(*_: Any) -> None:
+        raise EnoughTraining
+
+    previous = signal.signal(signal.SIGALRM, stop)
+    signal.setitimer(signal.ITIMER_REAL, seconds)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, previous)
+
+
 def resume(folder: Path) -> Any:
     """`regard train --resume`: the weights and the card."""
     options = {"resume": True, "console": Console(file=io.StringIO())}
-    card = train(None, folder / "run", "cpu", **options)
+    try:
+        with stop_training(5):
+            card = train(None, folder / "run", "cpu", **options)
+    except EnoughTraining:
+        return "training goes on"
     found = weights.checksum(weights.read(folder / "run" / "model.safetensors")[0])
     return found, card["figures"]["steps"], card["figures"]["val_loss"]
 
@@ -155,6 +181,19 @@ def read_zip(folder: Path) -> Any:
     return datasets.load("tatoeba-fr-en", "fr", "en")
 
 
+def read_dataset(folder: Path) -> Any:
+    return corpus.load(config.HubData(name=str(folder / "hf"), fields=("source", "target"))).splits
+
+
+def read_comparison_page(folder: Path) -> Any:
+    read_comparison("out", folder / "out").model_dump_json()
+
+
+def read_scored(folder: Path) -> Any:
+    """`regard evaluate --input`."""
+    return references.read_references(folder / "t.jsonl", fields=("source", "target"))
+
+
 def read_preset(folder: Path) -> Any:
     return presets.load(str(folder / "mine.toml")).model_dump()
 
@@ -220,6 +259,15 @@ KINDS: dict[str, Kind] = {
     "text-jsonl": Kind("texts", "t.jsonl", "jsonl", read_jsonl, is_checked=False),
     "text-parallel": Kind("texts", "t.source", "text", read_parallel, is_checked=False),
     "dataset-zip": Kind("texts", "tatoeba/fra-eng.zip", "zip", read_zip, is_checked=False),
+    "dataset-jsonl": Kind("texts", "hf/train.jsonl", "jsonl", read_dataset, is_checked=False),
+    "references": Kind("texts", "t.jsonl", "jsonl", read_scored, is_checked=False),
+    "compare-results": Kind("comparison", "out/results.json", "json", read_comparison_page),
+    "compare-table": Kind("comparison", "out/table.md", "text", read_comparison_page),
+    "config-resume": Kind("interrupted", "run/config.toml", "toml", resume),
+    "tokenizer-resume": Kind("interrupted", TOKENIZER, "json", resume),
+    "hf-tokenizer-config": Kind(
+        "checkpoint", "tokenizer_config.json", "json", read_checkpoint, is_checked=False
+    ),
     "int8-kernels": Kind("records", "int8.json", "json", recall_kernels, is_checked=False),
     "hub-listing": Kind("records", "listing.json", "json", read_listing, is_checked=False),
 }

@@ -16,6 +16,7 @@ from regard import config
 from regard.api import Translator
 from regard.compare.job import run_job
 from regard.compare.plan import plan
+from regard.compare.report import write_report
 from regard.config import Config
 from regard.evaluation import evaluate
 from regard.export import export
@@ -122,11 +123,13 @@ def save_comparison(folder: Path) -> None:
     (folder / "p.toml").write_text(
         preset + "model = {hidden_dim = 7, embedding_dim = 5}\nsearch.max_ratio = 0\n"
     )
-    for run in plan([str(folder / "p.toml")], [], [], [2], folder / "out" / "runs"):
+    runs = plan([str(folder / "p.toml")], [], [], [2], folder / "out" / "runs")
+    for run in runs:
         toml = run.folder.with_suffix(".toml")
         toml.parent.mkdir(parents=True, exist_ok=True)
         toml.write_text(run.config.to_toml())
         run_job(toml, run.folder, "cpu", 1, "test", [1])
+    write_report(runs, "test", "regard compare", [], folder / "out")
 
 
 def save_export(folder: Path, to: str, model: dict[str, Any], **options: Any) -> None:
@@ -155,6 +158,9 @@ def save_texts(folder: Path) -> None:
         'd_ff = 16\nposition = "rotary"\n[model.attention]\nheads = 2\n[tokenizer]\nkind = "bpe"\n'
         "vocab_size = 400\n[training]\nepochs = 1.5\nlearning_rate = 1e-3\n[search]\nmax_extra = 5\n"
     )
+    (folder / "hf").mkdir()
+    for split in ("train", "validation"):
+        (folder / "hf" / f"{split}.jsonl").write_bytes((folder / "t.jsonl").read_bytes())
     (folder / "tatoeba").mkdir()
     with zipfile.ZipFile(folder / "tatoeba" / "fra-eng.zip", "w") as archive:
         archive.writestr("fra.txt", TSV)

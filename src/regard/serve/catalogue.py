@@ -128,7 +128,7 @@ def load_model(folder: Path, settings: Settings) -> Translator:
 def read_comparison(name: str, folder: Path) -> schema.Comparison:
     """Tables and curves of a comparison, which may still run."""
     results, path = folder / "results.json", folder / "table.md"
-    table = path.read_text("utf-8") if path.is_file() else ""
+    table = path.read_text("utf-8", errors="replace") if path.is_file() else ""
     rows, notes = read_markdown_table(table)
     return schema.Comparison(
         name=name,
