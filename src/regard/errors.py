@@ -3,9 +3,19 @@
 from collections.abc import Iterable
 from difflib import get_close_matches
 
+LONGEST_MESSAGE = 3000  # characters
+
 
 class UserError(ValueError):
-    """A mistake that the user can fix. The command line prints its message and exits with code 2."""
+    """A mistake that the user can fix. The command line prints its message and exits with code 2.
+
+    A message that quotes a file could be as long as the file: its middle is left out.
+    """
+
+    def __init__(self, message: str) -> None:
+        if len(message) > LONGEST_MESSAGE:
+            message = f"{message[:1000]} ... {message[-1000:]}"
+        super().__init__(message)
 
 
 class RegardWarning(UserWarning):
@@ -31,6 +41,5 @@ def suggest(word: str, choices: Iterable[str]) -> str:
 
 
 def join_names(choices: Iterable[str]) -> str:
-    """'a, b, c' for a message; a file may have names without end, of which the start is given."""
-    names = [name if len(name) <= 200 else f"{name[:60]}..." for name in choices]
-    return ", ".join(names if len(names) <= 100 else [*names[:20], f"and {len(names) - 20:,} more"])
+    """'a, b, c' for a message."""
+    return ", ".join(choices)

@@ -227,8 +227,7 @@ def _describe_fields(record: dict[str, object]) -> str:
     """'it has de, en; name the source and the target in data.fields, as in ...'"""
     if not record:
         return "it has none"
-    texts = [name for name, value in record.items() if isinstance(value, str)]
-    example = [name for name in texts if len(name) <= 60][:2]
+    example = [name for name, value in record.items() if isinstance(value, str)][:2]
     setting = f", as in data.fields = {json.dumps(example, ensure_ascii=False)}"
     advice = f"name source and target in data.fields{setting if len(example) == 2 else ''}"
     return f"it has {join_names(record)}; {advice}"
