@@ -518,6 +518,25 @@ def test_a_bidirectional_model_cannot_generate(checkpoint, tmp_path):
 
 
 INDEX = "model.safetensors.index.json"
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        (b"}", b"", r"tokenizer\.json is damaged"),
+        (b'"a": 67', b'"a": 1000000000', "a token with the id 1,000,000,000, too large"),
+        (b'"id": 2', b'"id": 99999999', "a token with the id 99,999,999, too large"),
+    ],
+)
+def test_a_damaged_tokenizer_is_a_user_error(checkpoint, tmp_path, old, new, message):
+    folder = shutil.copytree(checkpoint("llama"), tmp_path / "damaged")
+    path = folder / "tokenizer.json"
+    assert old in path.read_bytes()
+    path.write_bytes(path.read_bytes().replace(old, new, 1))
+    with pytest.raises(UserError, match=message):
+        load_pretrained(config.Pretrained(name=str(folder)), config.PretrainedTokenizer())
+
+
 # How a checkpoint can name a pickle as its weights: the names of the pickle and of an index of shards,
 # further entries of config.json, the error.
 PICKLES = {
