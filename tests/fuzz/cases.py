@@ -184,11 +184,11 @@ def judge_message(message: str, folder: Path) -> tuple[str, str]:
 def run_cases(workshop: Workshop, name: str, seeds: Sequence[int]) -> Iterator[Outcome]:
     """The outcome of each case, in forked children: a new one after a hang or a crash."""
     workshop.prepare(name)
-    left = list(seeds)
-    while left:
-        for outcome in run_in_child(workshop, name, left):
+    done = 0
+    while done < len(seeds):
+        for outcome in run_in_child(workshop, name, seeds[done:]):
             yield outcome
-            left.pop(0)
+            done += 1
 
 
 def run_in_child(workshop: Workshop, name: str, seeds: Sequence[int]) -> Iterator[Outcome]:
