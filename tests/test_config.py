@@ -580,7 +580,7 @@ def test_unreadable_files(tmp_path):
     with pytest.raises(UserError, match=r"bad\.toml is not valid TOML: .*line 1"):
         presets.load(str(path))
     path.write_bytes(b"\xff\xfe")
-    with pytest.raises(UserError, match=r"bad\.toml cannot be read"):
+    with pytest.raises(UserError, match=r"bad\.toml is not valid TOML: byte 0 is not UTF-8"):
         presets.load(str(path))
     path.write_text("sed = 3", "utf-8")
     with pytest.raises(UserError, match=r'bad\.toml: sed: unknown key\. Did you mean "seed"\?'):

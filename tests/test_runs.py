@@ -31,7 +31,9 @@ def write_run(folder: Path, *overrides: str, card: bool = True, **figures: objec
 
 
 def write_evaluation(folder: Path, split: str, *results: tuple[int, float]) -> None:
-    rows = [{"beam": beam, "bleu": bleu - 1, "bleu_lower": bleu} for beam, bleu in results]
+    scores = {"exact_match": 0.0, "sentences": 1, "outputs": ["a"]}
+    scores["signatures"] = {"bleu": "s", "bleu_lower": "s"}
+    rows = [{"beam": k, "bleu": bleu - 1, "bleu_lower": bleu, **scores} for k, bleu in results]
     text = json.dumps({"split": split, "results": rows})
     (folder / f"evaluation-{split}.json").write_text(text, "utf-8")
 
@@ -78,7 +80,8 @@ def test_the_description_has_every_file_and_evaluation(tmp_path: Path) -> None:
 def test_runs_are_found_at_any_depth_and_sorted(tmp_path: Path) -> None:
     write_run(tmp_path / "b", val_loss=0.3)
     write_run(tmp_path / "deep" / "er", val_loss=0.1)
-    write_run(tmp_path / "a", val_loss=None)
+    write_run(tmp_path / "a", card=False)
+    (tmp_path / "a" / "metrics.jsonl").unlink()
     write_evaluation(tmp_path / "a", "test", (1, 7.0), (5, 6.0))
     write_evaluation(tmp_path / "b", "test", (1, 9.0))
     write_evaluation(tmp_path / "deep" / "er", "val", (1, 99.0))

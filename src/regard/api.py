@@ -6,7 +6,6 @@ model.encode(texts)       model.evaluate(pairs)    model.to("cuda")      model.s
 model.page()              model.translate(texts)[0].show()               (in a notebook)
 """
 
-import json
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -17,7 +16,7 @@ from typing import Any
 import torch
 from rich.console import Console
 
-from regard import files, models, presets, translator
+from regard import checksums, documents, files, models, presets, translator
 from regard.config import Config, DatasetData
 from regard.devices import resolve_device
 from regard.errors import NotFiniteError, UserError
@@ -84,10 +83,11 @@ class Translator(translator.Translator):
             if isinstance(self.model, models.Pretrained):
                 models.Architecture.from_model(self.model).save(folder)
             self.tokenizers.save(folder / "tokenizer.json")
-            weights.save(folder / "model.safetensors", weights.state_tensors(self.model), {})
-            if self.card is not None:
-                files.write(folder / "card.json", json.dumps(self.card, indent=1) + "\n")
             files.write(folder / "config.toml", self.config.to_toml())
+            if self.card is not None:
+                files.write(folder / "card.json", documents.dumps(self.card, indent=1) + "\n")
+            record = {"files": checksums.of_run(folder)}
+            weights.save(folder / "model.safetensors", weights.state_tensors(self.model), record)
 
     def page(self, *, height: int = 960, float32: bool = False, name: str = "model") -> None:
         """Display the page of this model in a notebook: translate, see attention, change it; no network.

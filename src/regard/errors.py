@@ -33,6 +33,11 @@ class NotFiniteError(UserError):
         )
 
 
+def is_rust_error(error: BaseException) -> bool:
+    """Whether a library in Rust raised it for its input: a panic is no `Exception`."""
+    return isinstance(error, Exception) or type(error).__name__ == "PanicException"
+
+
 def suggest(word: str, choices: Iterable[str]) -> str:
     """' Did you mean "x"?' if one of the choices is spelled almost like `word`, else an empty string."""
     lowered = {choice.lower(): choice for choice in choices}

@@ -1,7 +1,6 @@
 """Atomic file writes (a file is either complete or absent) and locks (one process in a folder)."""
 
 import errno
-import json
 import os
 import secrets
 import sys
@@ -10,7 +9,7 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from contextvars import ContextVar
 from pathlib import Path
-from typing import IO, Any
+from typing import IO
 
 from regard.errors import UserError
 
@@ -45,17 +44,6 @@ def write_with(path: Path, writer: Callable[[Path], object]) -> None:
         raise UserError(f"{path} cannot be written: {error.strerror or error}") from None
     finally:
         remove_locked(temporary, file)
-
-
-def read_json(path: Path) -> dict[str, Any]:
-    """The JSON object in `path`."""
-    try:
-        content = json.loads(path.read_text("utf-8"))
-    except ValueError:
-        content = None
-    if not isinstance(content, dict):
-        raise UserError(f"{path} is damaged: delete it, and run the command that wrote it again")
-    return content
 
 
 def list_files(folder: Path) -> list[Path]:

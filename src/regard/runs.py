@@ -1,13 +1,12 @@
 """What run folders hold: their cards, logs, evaluations and files. Needs no PyTorch."""
 
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache, cached_property
 from pathlib import Path
 from typing import Any
 
-from regard import files, presets, shipped
+from regard import documents, presets, schemas, shipped
 from regard.errors import UserError
 
 CARD, CONFIG, LOG = "card.json", "config.toml", "metrics.jsonl"
@@ -24,32 +23,37 @@ class RunFolder:
     def card(self) -> Document:
         """The result card; empty while the run is not finished."""
         path = self.folder / CARD
-        return files.read_json(path) if path.is_file() else {}
+        return documents.read(path, schemas.Card) if path.is_file() else {}
 
     @cached_property
     def config(self) -> Document:
         """The settings of the run, as nested tables."""
         path = self.folder / CONFIG
-        return presets.read_file(path) if path.is_file() else self.card.get("config", {})
+        if not path.is_file():
+            return self.card.get("config", {})
+        try:
+            return documents.check(presets.read_file(path), schemas.Settings)
+        except ValueError as error:
+            raise error if isinstance(error, UserError) else UserError(f"{path}: {error}") from None
 
     @cached_property
     def events(self) -> list[Document]:
         """The log: a start event, then one event per validation. A half-written last line is left out."""
         path = self.folder / LOG
-        lines = path.read_text("utf-8").splitlines() if path.is_file() else []
-        return [event for event in map(parse_line, lines) if event]
+        return documents.read_lines(path, schemas.event_schema) if path.is_file() else []
 
     @cached_property
     def evaluations(self) -> list[Document]:
         """A row per split and beam width, from the evaluations in the folder or on the card."""
-        documents = [
-            files.read_json(path) for path in sorted(self.folder.glob("evaluation-*.json"))
+        saved = [
+            documents.read(path, schemas.Evaluation)
+            for path in sorted(self.folder.glob("evaluation-*.json"))
         ]
         names = ("beam", "bleu", "bleu_lower", "chrf", "exact_match", "sentences")
         return [
             {"split": document["split"]} | {name: result.get(name) for name in names}
             for document in [
-                *documents,
+                *saved,
                 *self.card.get("evaluations", []),
                 *self.shipped_evaluation,
             ]
@@ -141,13 +145,6 @@ def load_settings(preset: str) -> Document:
 def flatten(tables: Document) -> Document:
     """Nested tables by dotted key."""
     return {".".join(path): value for path, value in presets.leaves(tables)}
-
-
-def parse_line(line: str) -> Document:
-    try:
-        return json.loads(line)
-    except ValueError:
-        return {}
 
 
 def open_run(folder: Path) -> RunFolder:

@@ -27,10 +27,13 @@ class Summary:
 
     @classmethod
     def of(cls, values: Sequence[float]) -> "Summary":
-        mean = statistics.fmean(values)
-        if len(values) < 2:
+        try:
+            mean = statistics.fmean(values)
+            variance = statistics.variance(values) if len(values) > 1 else None
+        except OverflowError:  # of perplexities above 1e154
+            return cls(math.inf)
+        if variance is None:
             return cls(mean)
-        variance = statistics.variance(values)
         half_width = critical_t(len(values) - 1) * math.sqrt(variance / len(values))
         return cls(mean, variance, math.sqrt(variance), half_width)
 

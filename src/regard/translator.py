@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from regard import files, models, presets, shipped
+from regard import checksums, documents, models, presets, schemas, shipped
 from regard.config import Config
 from regard.devices import resolve_device
 from regard.engines import parse_engine
@@ -346,12 +346,15 @@ def load(
             f"{folder} contains no trained model yet: its training stopped before the first "
             f"validation; continue it with `regard train --resume {presets.folder_argument(folder)}`"
         )
+    path = folder / "model.safetensors"
+    # Before anything is built of what they say.
+    checksums.verify_run(folder, weights.read_record(path).get("files", {}))
     tokenizers = TokenizerPair.load(folder / "tokenizer.json")
     sizes = (tokenizers.source.vocab_size, tokenizers.target.vocab_size)
     model = build(config.model, *sizes, tokenizers.joint, folder)
-    path = folder / "model.safetensors"
     tensors, record = weights.read(path)
     weights.load_tensors(model, llama.from_hugging_face(tensors, record, config.model), path)
+    checksums.warn_of_changed_config(folder, record.get("files", {}))
     device = resolve_device(str(device))
     model = model.to(device)
     if is_ctranslate2 and device != "cpu":
@@ -384,8 +387,8 @@ def check_bfloat16(model: Model, int8: bool) -> None:
 def read_card(folder: Path) -> dict[str, Any] | None:
     """The result card of a run folder; None if it is missing or damaged, for no model depends on it."""
     try:
-        return files.read_json(folder / "card.json")
-    except (OSError, UserError):
+        return documents.read(folder / "card.json", schemas.Card)
+    except UserError:
         return None
 
 

@@ -12,7 +12,7 @@ import pytest
 
 from regard.compare import Run, plan, write_report
 from regard.compare.columns import COLUMNS, TRAINING_TIME_COLUMNS, default_columns, select_columns
-from regard.compare.curves import read_curve
+from regard.compare.curves import draw_curves, read_curve
 from regard.compare.report import select_headline
 from regard.compare.tables import format_rows, to_csv, to_latex
 from regard.errors import UserError
@@ -314,11 +314,41 @@ def test_systems_without_a_seed_in_common_have_no_paired_test(finished_runs, tmp
     assert systems[1]["p"] is None
 
 
+def test_a_log_without_validations_has_no_curve(finished_runs, tmp_path):
+    one, other, *_ = copy_runs(finished_runs, tmp_path / "runs")
+    for run, exists in ((one, True), (other, False)):
+        path = run.folder / "metrics.jsonl"
+        path.write_bytes(path.read_bytes().partition(b"\n")[0] + b"\n")
+        draw_curves({"a": [one.folder], "b": [other.folder]}, tmp_path)
+        assert (tmp_path / "curves.png").is_file() == exists
+        (tmp_path / "curves.png").unlink(missing_ok=True)
+
+
+def test_outputs_that_are_not_those_of_the_split_are_an_error(finished_runs, tmp_path):
+    runs = copy_runs(finished_runs, tmp_path / "runs")
+    path = runs[2].folder / "evaluation-test.json"
+    evaluation = json.loads(path.read_text())
+    evaluation["results"][0] |= {"outputs": ["a"], "sentences": 1}
+    path.write_text(json.dumps(evaluation))
+    with pytest.raises(
+        UserError, match=r"evaluation-test\.json is damaged: it has 1 outputs, and the"
+    ):
+        write_report(runs, "test", "x", [], tmp_path)
+
+
+def test_a_damaged_log_is_an_error(finished_runs, tmp_path):
+    runs = copy_runs(finished_runs, tmp_path / "runs")
+    path = runs[2].folder / "metrics.jsonl"
+    path.write_bytes(path.read_bytes().replace(b"{", b"\xff", 1))
+    with pytest.raises(UserError, match=r"metrics\.jsonl is damaged: line 1: byte 0 is not UTF-8"):
+        write_report(runs, "test", "x", [], tmp_path)
+
+
 @pytest.mark.parametrize("name", ["card", "evaluation-test"])
 def test_a_damaged_record_is_an_error(finished_runs, tmp_path, name):
     runs = copy_runs(finished_runs, tmp_path / "runs")
     (runs[2].folder / f"{name}.json").write_text("{")
-    with pytest.raises(UserError, match=rf"2/{name}\.json is damaged: delete it"):
+    with pytest.raises(UserError, match=rf"2/{name}\.json is damaged: .*elete it"):
         write_report(runs, "test", "x", [], tmp_path)
 
 

@@ -173,6 +173,26 @@ def test_a_run_is_converted_once(run, cache, monkeypatch):
     assert folder == regard.load(run, engine="ctranslate2").engine.folder
 
 
+@pytest.mark.parametrize("name", ["model.bin", "config.json", folders.RECORD])
+def test_a_damaged_folder_is_converted_or_exported_again(run, cache, tmp_path, name):
+    def flip(path: Path) -> None:
+        content = bytearray(path.read_bytes())
+        content[-9] ^= 1
+        path.write_bytes(content)
+
+    expected = outputs(regard.load(run, engine="ctranslate2").translate(TEXTS))
+    [folder] = cache.iterdir()
+    before = (folder / name).read_bytes()
+    flip(folder / name)
+    assert outputs(regard.load(run, engine="ctranslate2").translate(TEXTS)) == expected
+    assert (folder / name).read_bytes() == before
+    export(run, "ctranslate2", tmp_path / "out")
+    flip(tmp_path / "out" / name)
+    message = "is damaged: its files have changed|is not a folder that `regard export|another run"
+    with pytest.raises(UserError, match=message):
+        regard.load(run, engine=f"ctranslate2:{tmp_path / 'out'}")
+
+
 def test_a_cache_that_cannot_be_written_is_an_error(run, tmp_path, monkeypatch):
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("REGARD_CACHE", str(tmp_path / "file"))

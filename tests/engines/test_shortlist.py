@@ -1,9 +1,12 @@
 """The lexical shortlist: IBM model 1, CTranslate2's file, and that CTranslate2 uses it."""
 
+import json
+
 import numpy as np
 import pytest
 
 import regard
+from regard.engines import folders
 from regard.engines.folders import VMAP
 from regard.engines.shortlist import Shortlist, align, best_translations, build_shortlist
 from regard.errors import UserError
@@ -91,6 +94,10 @@ def test_ctranslate2_generates_candidates_only(run, tmp_path):
     assert limited.engine.has_shortlist
     # With a nonsensical shortlist there is nothing else to generate.
     (out / VMAP).write_text("\tZ Y\n", encoding="utf-8")
+    with pytest.raises(UserError, match=r"out is damaged: its files have changed"):
+        regard.load(run, engine=engine)
+    record = {"run": folders.fingerprint(run), "files": folders.hash_files(out)}
+    (out / folders.RECORD).write_text(json.dumps(record), encoding="utf-8")
     outputs = regard.load(run, engine=engine).translate(texts, attention=False)
     assert {token for one in outputs for token in one.target} <= {"·Z", "·Y", "<unk>", "<end>"}
     assert outputs[0].target != free.translate(texts)[0].target

@@ -45,7 +45,7 @@ def make_run(tmp_path: Path) -> Callable[..., Path]:
             for parameter in model.parameters():  # so that norms are not the identity
                 parameter.add_(torch.randn_like(parameter), alpha=0.1)
         weights.save(folder / "model.safetensors", weights.state_tensors(model), {"step": 1})
-        figures = {"training_seconds": 2.0, "val_loss": 1.25}
+        figures = {"training_seconds": 2.0, "val_loss": 1.25, "steps": 1, "best_step": 1}
         card = {"versions": {"regard": "0"}, "device": "x86_64", "figures": figures}
         files.write(folder / "card.json", json.dumps(card))
         (folder / "last").mkdir()

@@ -185,11 +185,16 @@ def test_interval_surrounds_bleu_and_narrows_with_more_sentences():
     assert bootstrap_bleu(references, references)[0] == pytest.approx((100, 100))
 
 
+def write_evaluation(run):
+    scores = {"bleu": 12.5, "bleu_lower": 13.0, "chrf": 20.0, "exact_match": 0.5}
+    signatures = {"signatures": {"bleu": "saved", "bleu_lower": "saved"}}
+    result = {"beam": 5, "sentences": 17, **scores, **signatures, "outputs": ["a b c d"] * 17}
+    files.write(run / "evaluation-test.json", json.dumps({"split": "test", "results": [result]}))
+
+
 def test_saved_evaluation_is_used(make_run, tmp_path):
     run = make_run()
-    result = {"beam": 5, "bleu": 12.5, "chrf": 20.0, "exact_match": 0.5, "sentences": 17}
-    result |= {"signatures": {"bleu": "saved"}, "outputs": ["a b c d"] * 17}
-    files.write(run / "evaluation-test.json", json.dumps({"split": "test", "results": [result]}))
+    write_evaluation(run)
     scores = export(run, "hub", tmp_path / "out", Evaluation())["scores"]
     assert scores["bleu"] == 12.5
     assert scores["source"] == "evaluation-test.json of the run"
@@ -217,9 +222,7 @@ def test_without_data_there_is_no_figure_but_a_reason(make_run, tmp_path):
     with pytest.raises(UserError, match=r"test\.tsv"):
         export(run, "hub", tmp_path / "asked", Evaluation("test"))
     assert not (tmp_path / "asked").exists()
-    result = {"beam": 5, "bleu": 12.5, "chrf": 20.0, "exact_match": 0.5, "sentences": 17}
-    result |= {"signatures": {"bleu": "saved signature"}, "outputs": ["a"]}
-    files.write(run / "evaluation-test.json", json.dumps({"results": [result]}))
+    write_evaluation(run)
     scores = export(run, "hub", tmp_path / "saved", Evaluation())["scores"]
     assert (scores["bleu"], scores["interval"]) == (12.5, None)
     assert "| unknown |" in (tmp_path / "saved" / "README.md").read_text()

@@ -3,10 +3,13 @@ pickle is loaded.
 """
 
 import copy
+import json
 import os
 import pickle
+import re
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -18,7 +21,14 @@ from regard import files
 from regard.config import Config
 from regard.errors import UserError
 from regard.models import build
-from regard.models.weights import load_tensors, quantize_tensors, read, save, state_tensors
+from regard.models.weights import (
+    load_tensors,
+    quantize_tensors,
+    read,
+    read_record,
+    save,
+    state_tensors,
+)
 
 
 def model(kind: str = "recurrent", seed: int = 0):
@@ -103,7 +113,7 @@ def test_an_unknown_quantization(tmp_path: Path) -> None:
 def test_int8_values_without_scales(tmp_path: Path) -> None:
     metadata = {"regard": "{}", "quantization": "int8"}
     save_file({"x": torch.zeros(3, 5, dtype=torch.int8)}, tmp_path / "a", metadata)
-    with pytest.raises(UserError, match="was not written by regard"):
+    with pytest.raises(UserError, match="a is damaged: its int8 matrices have no scales"):
         read(tmp_path / "a")
 
 
@@ -132,7 +142,7 @@ def test_a_truncated_file(tmp_path: Path, size: int) -> None:
         read(path)
 
 
-@pytest.mark.parametrize("metadata", [None, {}, {"format": "pt"}, {"regard": "not json"}])
+@pytest.mark.parametrize("metadata", [None, {}, {"format": "pt"}])
 def test_a_file_of_another_program(tmp_path: Path, metadata: dict[str, str] | None) -> None:
     save_file({"x": torch.zeros(3)}, tmp_path / "a.safetensors", metadata)
     with pytest.raises(UserError, match="was not written by regard"):
@@ -197,3 +207,133 @@ def test_the_file_that_is_synced_is_the_one_that_stays(tmp_path: Path, monkeypat
     weights, text = (tmp_path / "a.safetensors").stat(), (tmp_path / "a.txt").stat()
     assert synced == [weights.st_ino, text.st_ino]
     assert weights.st_mode == text.st_mode
+
+
+# --- damage ---------------------------------------------------------------------------------------
+
+
+def split_file(content: bytes) -> tuple[dict, bytes]:
+    """(header, tensors) of a safetensors file."""
+    end = 8 + int.from_bytes(content[:8], "little")
+    return json.loads(content[8:end]), content[end:]
+
+
+def join_file(header: dict, tensors: bytes) -> bytes:
+    text = json.dumps(header).encode()
+    return len(text).to_bytes(8, "little") + text + tensors
+
+
+def rename(header: dict) -> None:
+    name = next(name for name in header if name != "__metadata__")
+    header[name + "x"] = header.pop(name)
+
+
+def edit_record(**changes: object) -> Callable[[dict], None]:
+    def edit(header: dict) -> None:
+        record = json.loads(header["__metadata__"]["regard"])
+        header["__metadata__"]["regard"] = json.dumps(record | changes)
+
+    return edit
+
+
+CHANGED_HEADERS: dict[str, Callable[[dict], object]] = {
+    "a name": rename,
+    "a shape": lambda header: header["a"].update(shape=[3, 2]),
+    "a type": lambda header: header["a"].update(dtype="I32"),
+    "the record": edit_record(step=2),
+    "a new key of the record": edit_record(files={"config.toml": "0" * 64}),
+    "the checksum": edit_record(checksum="0" * 64),
+    "other metadata": lambda header: header["__metadata__"].update(quantization="int8"),
+}
+
+
+@pytest.mark.parametrize("change", CHANGED_HEADERS)
+def test_a_changed_header_does_not_match_the_checksum(tmp_path: Path, change: str) -> None:
+    path = tmp_path / "model.safetensors"
+    save(path, {"a": torch.arange(6.0).view(2, 3), "b": torch.ones(2)}, {"step": 1})
+    header, tensors = split_file(path.read_bytes())
+    path.write_bytes(join_file(header, tensors))
+    assert read(path)[1] == {"step": 1}
+    CHANGED_HEADERS[change](header)
+    path.write_bytes(join_file(header, tensors))
+    with pytest.raises(
+        UserError, match=r"model\.safetensors is damaged: its content does not match"
+    ):
+        read(path)
+
+
+@pytest.mark.parametrize("int8", [False, True])
+def test_every_changed_byte_of_a_tensor_is_noticed(tmp_path: Path, int8: bool) -> None:
+    path = tmp_path / "model.safetensors"
+    save(path, {"a": torch.arange(6.0).view(2, 3), "b": torch.ones(2)}, {}, int8=int8)
+    content = path.read_bytes()
+    _, tensors = split_file(content)
+    for position in range(len(content) - len(tensors), len(content)):
+        changed = bytearray(content)
+        changed[position] ^= 1
+        path.write_bytes(changed)
+        with pytest.raises(UserError, match="does not match its checksum"):
+            read(path)
+
+
+def test_equal_content_gives_equal_bytes(tmp_path: Path) -> None:
+    for name in ("a", "b"):
+        save(tmp_path / name, state_tensors(model()), {"step": 1, "loss": float("nan")})
+    assert (tmp_path / "a").read_bytes() == (tmp_path / "b").read_bytes()
+    assert read(tmp_path / "a")[1] == {"step": 1, "loss": None}
+
+
+def test_a_file_of_version_0_2_has_no_checksum(tmp_path: Path) -> None:
+    save_file({"x": torch.zeros(3)}, tmp_path / "a", {"regard": '{"step": 1}'})
+    assert read(tmp_path / "a")[1] == {"step": 1}
+    for record in ("not json", "[]", '{"step": -1}', '{"files": {"config.toml": "short"}}'):
+        save_file({"x": torch.zeros(3)}, tmp_path / "a", {"regard": record})
+        with pytest.raises(UserError, match=r"a is damaged: its record: .*Restore it from a copy"):
+            read(tmp_path / "a")
+        assert read_record(tmp_path / "a") == {}
+
+
+HOSTILE = {
+    "a product that overflows": ("F32", [2**62, 8]),
+    "an empty tensor of a size that overflows": ("F32", [0, 2**63]),
+    "a type that torch lacks": ("F6_E2M3", [32]),
+    "a negative size": ("F32", [-6]),
+    "a size that is a text": ("F32", ["6"]),
+}
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_a_hostile_header_is_one_error(tmp_path: Path, name: str) -> None:
+    dtype, shape = HOSTILE[name]
+    size = 0 if 0 in shape else 24
+    entry = {"dtype": dtype, "shape": shape, "data_offsets": [0, size]}
+    path = tmp_path / "model.safetensors"
+    path.write_bytes(join_file({"__metadata__": {"regard": "{}"}, "a": entry}, bytes(size)))
+    with pytest.raises(
+        UserError, match=r"damaged or not a safetensors file: .*from a copy"
+    ) as error:
+        read(path)
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), float("-inf")])
+def test_weights_that_are_not_finite(value: float) -> None:
+    ours = model()
+    tensors = {name: tensor.clone() for name, tensor in state_tensors(ours).items()}
+    name = list(tensors)[-1]
+    tensors[name].view(-1)[-1] = value
+    with pytest.raises(
+        UserError, match=rf'm has NaN or infinity in "{re.escape(name)}": it is dam'
+    ):
+        load_tensors(ours, tensors, Path("m"))
+
+
+@pytest.mark.parametrize("dtype", [torch.int32, torch.bool, torch.complex64])
+def test_weights_that_are_not_floats(dtype: torch.dtype) -> None:
+    ours = model()
+    tensors = {name: tensor.clone() for name, tensor in state_tensors(ours).items()}
+    name = next(iter(tensors))
+    with pytest.raises(
+        UserError, match=rf'm is damaged: "{re.escape(name)}" is of type .*, not float'
+    ):
+        load_tensors(ours, tensors | {name: tensors[name].to(dtype)}, Path("m"))

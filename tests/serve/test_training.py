@@ -58,7 +58,7 @@ def test_a_run_in_training(run, monkeypatch):
         first = client.get("/api/runs/mine").json
         assert [event["event"] for event in first["events"]] == ["start"]
 
-        log(run, event="validation", step=10, loss=3.0)
+        log(run, event="validation", step=10, loss=3.0, seconds=1.0)
         save_weights(run, worse, 10)
         wait_for(lambda: client.get("/api/runs/mine").json["samples"])
         with (run / "metrics.jsonl").open("a") as file:
@@ -84,7 +84,7 @@ def test_a_comparison_that_runs(tmp_path):
     run = tmp_path / "sweep" / "runs" / "case-1a2b" / "seed-0"
     run.mkdir(parents=True)
     log(run, event="start")
-    log(run, event="validation", step=5, loss=2.5)
+    log(run, event="validation", step=5, loss=2.5, seconds=1.0)
     with serve(Settings((), (tmp_path / "sweep",), limits=LIMITS)) as client:
         got = client.get("/api/comparisons/sweep").json
     assert got["curves"] == {"runs/case-1a2b/seed-0": [[5, 2.5]]}

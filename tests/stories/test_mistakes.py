@@ -47,7 +47,7 @@ MISTAKES: dict[str, tuple[list[str], str]] = {
     "no such TOML": (["train", "HERE/none.toml"], "there is no file .*none.toml"),
     "a folder as TOML": (["train", "HERE/folder.toml"], "folder.toml cannot be read"),
     "broken TOML": (["train", "HERE/broken.toml"], "broken.toml is not valid TOML.*line 2"),
-    "binary TOML": (["train", "HERE/binary.toml"], "binary.toml cannot be read"),
+    "binary TOML": (["train", "HERE/binary.toml"], "binary.toml is not valid TOML: byte 0 is not"),
     "run exists": (["train", "case", "--run", "RUN"], "already exists.*--resume"),
     "run is a file": (["train", "case", "--run", "HERE/file"], "file cannot be written: Not a dir"),
     "run inside a file": (
@@ -205,6 +205,12 @@ def truncate(path: Path) -> None:
     path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
 
 
+def flip(path: Path, position: int) -> None:
+    content = bytearray(path.read_bytes())
+    content[position] ^= 1
+    path.write_bytes(content)
+
+
 class PickleTrap:
     """A pickle that creates a folder when it is loaded."""
 
@@ -245,24 +251,35 @@ DAMAGE: dict[str, tuple[Callable[[Path], object], str]] = {
         ),
         "does not match this run's config.toml",
     ),
+    "changed weight": (
+        lambda run: flip(run / "model.safetensors", -3),
+        "does not match its checksum",
+    ),
+    "changed token": (
+        lambda run: flip(run / "tokenizer.json", 300),
+        "it has changed since the wei",
+    ),
     "pickled model": (
         lambda run: (run / "model.safetensors").write_bytes(
             pickle.dumps(PickleTrap(run / "unpickled"))
         ),
         "model.safetensors is damaged or not a safetensors file",
     ),
-    "truncated tokenizer": (lambda run: truncate(run / "tokenizer.json"), "tokenizer.json is not"),
+    "truncated tokenizer": (
+        lambda run: truncate(run / "tokenizer.json"),
+        "tokenizer.json is damaged",
+    ),
     "foreign tokenizer": (
         lambda run: (run / "tokenizer.json").write_text('{"model": {}}'),
-        "tokenizer.json is not",
+        "tokenizer.json is damaged",
     ),
     "tokenizer that is a list": (
         lambda run: (run / "tokenizer.json").write_text("[1, 2]"),
-        "tokenizer.json is not",
+        "tokenizer.json is damaged",
     ),
     "binary tokenizer": (
         lambda run: (run / "tokenizer.json").write_bytes(b"\xff\xfe"),
-        "tokenizer.json is not",
+        "tokenizer.json is damaged",
     ),
 }
 

@@ -143,7 +143,7 @@ def test_damaged_merges_raise_an_error(damage, joint, tmp_path):
     record = json.loads(path.read_text("utf-8"))
     DAMAGE[damage](record["joint" if joint else "target"])
     path.write_text(json.dumps(record), "utf-8")
-    with pytest.raises(UserError, match=r"tokenizer\.json is not a tokenizer saved by regard"):
+    with pytest.raises(UserError, match=r"tokenizer\.json is damaged: .*\. Restore it"):
         TokenizerPair.load(path)
 
 

@@ -49,7 +49,7 @@ def test_a_second_call_is_memory_mapped(cache_folder, table, monkeypatch):
     order = BatchSampler(second, 11, 2, seed=1).epoch(0)
     assert order == BatchSampler(first, 11, 2, seed=1).epoch(0)
     assert all((first.batch(s.rows).labels == second.batch(s.rows).labels).all() for s in order)
-    name = f"{cache.cache_key(PAIRS, tokenizers)}.npy"
+    name = f"{cache.cache_key(PAIRS, tokenizers)}.ids"
     assert [path.name for path in cache_folder.iterdir()] == [name]
 
 
@@ -108,37 +108,57 @@ def test_a_full_disk_is_ignored_and_leaves_no_files(cache_folder, monkeypatch):
     def full(*_: object) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(np, "save", full)
+    monkeypatch.setattr(os, "fsync", full)
     assert rows(cache.encode_cached(PAIRS, train())) == rows(
         EncodedPairs.from_pairs(PAIRS, train())
     )
     assert list(cache_folder.iterdir()) == []
 
 
-ARRAYS = {
-    "no ids": [],
-    "a scalar": 3,
-    "two dimensions": [[1, 1, 1, 5, 5]],
-    "other numbers": [1.0, 1.0, 1.0, 5.0, 5.0],
-    "too many pairs": [9, 1, 1, 5, 5],
-    "a negative number of pairs": [-1, 1, 1, 5, 5],
-    "too few ids": [1, 1, 2, 5, 5],
-    "too many ids": [1, 1, 1, 5, 5, 5],
-    "objects": [None],
+def write_entry(path: Path, count: int, *content: int) -> None:
+    """An entry whose checksum is right, whatever it holds."""
+    array = np.array(content, np.int32)
+    header = cache.HEADER.pack(cache.MAGIC, count, cache.hash_content(count, array))
+    path.write_bytes(header + array.tobytes())
+
+
+ENTRIES = {
+    "too many pairs": (9, 1, 1, 5, 5),
+    "pairs without end": (2**63, 1, 1, 5, 5),
+    "too few ids": (1, 1, 2, 5, 5),
+    "too many ids": (1, 1, 1, 5, 5, 5),
+    "a negative length": (2, 3, -1, 1, 1, 5, 5, 5, 5),
+    "a negative id": (1, 1, 1, 5, -1),
+    "an id outside the vocabulary": (1, 1, 1, 5, 10**6),
+}
+CHANGES = {
+    "truncated": lambda content: content[:-4],
+    "half a number": lambda content: content[:-3],
+    "no ids": lambda content: content[: cache.HEADER.size],
+    "half a header": lambda content: content[:9],
+    "empty": lambda content: b"",
+    "garbage": lambda content: b"no entry" * 20,
+    "another version": lambda content: content[:7] + b"\xff" + content[8:],
+    **{
+        f"byte {position} changed": lambda content, position=position: (
+            content[:position] + bytes([content[position] ^ 1]) + content[position + 1 :]
+        )
+        for position in (0, 8, 20, cache.HEADER.size)
+    },
+    "the last id changed": lambda content: content[:-4] + b"\5" + content[-3:],
 }
 
 
-@pytest.mark.parametrize("damage", ["truncate", "empty", "garbage", *ARRAYS])
+@pytest.mark.parametrize("damage", [*CHANGES, *ENTRIES])
 def test_a_damaged_entry_is_replaced(cache_folder, monkeypatch, damage):
     expected = rows(cache.encode_cached(PAIRS, train()))
-    file = cache_folder / f"{cache.cache_key(PAIRS, train())}.npy"
+    file = cache_folder / f"{cache.cache_key(PAIRS, train())}.ids"
     content = file.read_bytes()
-    if damage in ARRAYS:
-        array = np.array(ARRAYS[damage])
-        np.save(file, array.astype(np.int32) if array.dtype.kind == "i" else array)
+    if damage in ENTRIES:
+        write_entry(file, *ENTRIES[damage])
     else:
-        damaged = {"truncate": content[:-3], "empty": b"", "garbage": b"no array"}
-        file.write_bytes(damaged[damage])
+        file.write_bytes(CHANGES[damage](content))
+    assert file.read_bytes() != content
     assert rows(cache.encode_cached(PAIRS, train())) == expected
     assert file.read_bytes() == content
     monkeypatch.setattr(EncodedPairs, "from_pairs", fail)

@@ -254,6 +254,8 @@ DAMAGED = {
     "unknown kind": damage(lambda record: record["joint"].update(kind="syllables")),
     "unknown key": damage(lambda record: record["joint"].update(colour="red")),
     "no pieces": damage(lambda record: record["joint"].pop("pieces")),
+    "a piece twice": damage(lambda record: record["joint"].update(pieces=["a", "a"])),
+    "an empty piece": damage(lambda record: record["joint"].update(pieces=["a", ""])),
     "pieces that are null": damage(lambda record: record["joint"].update(pieces=None)),
     "a side that is a string": damage(lambda record: record.update(joint="ab")),
     "one side": damage(lambda record: record.update(source=record.pop("joint"))),
@@ -264,14 +266,14 @@ DAMAGED = {
 def test_a_damaged_file_raises_an_error(name, tmp_path):
     path = tmp_path / "tokenizer.json"
     path.write_text(DAMAGED[name], "utf-8")
-    with pytest.raises(UserError, match=r"tokenizer\.json is not a tokenizer saved by regard"):
+    with pytest.raises(UserError, match=r"tokenizer\.json is damaged: .*\. Restore it from a copy"):
         TokenizerPair.load(path)
 
 
 def test_a_missing_or_binary_file_raises_an_error(tmp_path):
     path = tmp_path / "tokenizer.json"
-    with pytest.raises(UserError, match=r"tokenizer\.json is not a tokenizer saved by regard"):
+    with pytest.raises(UserError, match=r"there is no file .*tokenizer\.json"):
         TokenizerPair.load(path)
     path.write_bytes(b"\xff\xfe\x00{")
-    with pytest.raises(UserError, match=r"tokenizer\.json is not a tokenizer saved by regard"):
+    with pytest.raises(UserError, match=r"tokenizer\.json is damaged: byte 0 is not UTF-8"):
         TokenizerPair.load(path)

@@ -14,7 +14,10 @@ def make_loop(
     folder: Path, losses: dict[int, float], epochs: float = 8.0, done: float = 1.0
 ) -> Any:
     """What `advise` reads of a training loop that has ended."""
-    events = [{"event": "validation", "step": step, "loss": losses[step]} for step in losses]
+    events = [
+        {"event": "validation", "step": step, "loss": losses[step], "seconds": 1.0}
+        for step in losses
+    ]
     lines = [json.dumps(event) + "\n" for event in ({"event": "start"}, *events)]
     (folder / "metrics.jsonl").write_text("".join(lines))
     progress = SimpleNamespace(step=max(losses))

@@ -19,8 +19,9 @@ from typing import Any
 import pytest
 import torch
 
+import regard
 from regard.config import Config
-from regard.errors import UserError
+from regard.errors import RegardWarning, UserError
 from regard.models import Model, build, weights
 from regard.models.weights import read
 from regard.text.batch import DeviceDataset, EncodedPairs
@@ -297,8 +298,70 @@ def test_resume_without_the_log(tiny, fit, metrics, tmp_path: Path, monkeypatch)
     with pytest.raises(Killed):
         fit(tiny(), tmp_path / "run")
     (tmp_path / "run" / "metrics.jsonl").unlink()
-    fit(tiny(), tmp_path / "run", resume=True)
+    with pytest.warns(RegardWarning, match=r"metrics\.jsonl has lost events"):
+        fit(tiny(), tmp_path / "run", resume=True)
     assert [event["step"] for event in metrics(tmp_path / "run")] == [9, 12]
+
+
+DAMAGE = {
+    "the vocabulary": (
+        "tokenizer.json",
+        r"tokenizer\.json is damaged: it has changed since the wei",
+    ),
+    "the log": ("metrics.jsonl", r"metrics\.jsonl is damaged: line 1: "),
+    "the state": (str(checkpoint.FILE), r"state\.safetensors is damaged"),
+}
+
+
+@pytest.mark.parametrize("name", DAMAGE)
+def test_resume_with_a_damaged_file(tiny, fit, tmp_path: Path, monkeypatch, name: str) -> None:
+    kill_at(monkeypatch, checkpoint, "save", 2, True)
+    with pytest.raises(Killed):
+        fit(tiny(), tmp_path / "run")
+    file, message = DAMAGE[name]
+    path = tmp_path / "run" / file
+    content = bytearray(path.read_bytes())
+    content[20] ^= 0x80
+    path.write_bytes(content)
+    with pytest.raises(UserError, match=message):
+        fit(tiny(), tmp_path / "run", resume=True)
+
+
+def test_resume_beyond_the_end_of_an_epoch(tiny, fit, tmp_path: Path, monkeypatch) -> None:
+    """It would never end: the number of batches done is only compared with that of an epoch."""
+    kill_at(monkeypatch, checkpoint, "save", 2, True)
+    with pytest.raises(Killed):
+        fit(tiny(), tmp_path / "run")
+    path = tmp_path / "run" / checkpoint.FILE
+    tensors, record = read(path)
+    weights.save(path, tensors, record | {"batch": 10**6})
+    with pytest.raises(UserError, match=r"does not match this run: 1,000,000 batches of an epoch"):
+        fit(tiny(), tmp_path / "run", resume=True)
+
+
+def test_resume_with_changed_settings_is_a_warning(tiny, fit, tmp_path: Path, monkeypatch) -> None:
+    """`train --resume RUN` reads its settings from the folder."""
+    kill_at(monkeypatch, checkpoint, "save", 2, True)
+    with pytest.raises(Killed):
+        fit(tiny(), tmp_path / "run")
+    path = tmp_path / "run" / "config.toml"
+    path.write_text(path.read_text().replace("epochs = 2.0", "epochs = 2.5"))
+    with pytest.warns(
+        RegardWarning, match=r"config\.toml has changed since the weights were saved"
+    ):
+        fit(tiny(epochs=2.5), tmp_path / "run", resume=True)
+    regard.load(tmp_path / "run")  # the weights saved since belong to the new settings
+
+
+def test_resume_with_a_truncated_log(tiny, fit, metrics, tmp_path: Path, monkeypatch) -> None:
+    kill_at(monkeypatch, checkpoint, "save", 2, True)
+    with pytest.raises(Killed):
+        fit(tiny(), tmp_path / "run")
+    path = tmp_path / "run" / "metrics.jsonl"
+    path.write_bytes(path.read_bytes()[:-9])
+    with pytest.warns(RegardWarning, match=r"metrics\.jsonl has lost events"):
+        fit(tiny(), tmp_path / "run", resume=True)
+    assert [event.get("step") for event in metrics(tmp_path / "run")] == [None, 3, 9, 12]
 
 
 def test_resuming_a_finished_run_changes_nothing(tiny, fit, uninterrupted, family: str) -> None:
@@ -319,7 +382,8 @@ def test_the_checkpoint_is_dropped_once_a_run_is_finished(
     kept = uninterrupted("recurrent")
     names = {path.name for path in kept.iterdir()}
     assert {path.name for path in folder.iterdir()} == names - {"last"}
-    assert read(folder / "model.safetensors")[1] == read(kept / "model.safetensors")[1]
+    records = [read(run / "model.safetensors")[1] for run in (folder, kept)]
+    assert len({(record["step"], record["loss"]) for record in records}) == 1
     before = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
     assert (
         fit(config, folder, resume=True) == f"{folder} is finished: there is nothing to continue\n"

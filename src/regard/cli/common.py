@@ -1,6 +1,5 @@
 """Shared by the commands: the app, the consoles, common options, loading a run, reading input."""
 
-import json
 import tomllib
 from collections.abc import Iterable
 from pathlib import Path
@@ -9,7 +8,7 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 
-from regard import shipped
+from regard import documents, shipped
 from regard.errors import UserError, join_names
 
 app = typer.Typer(
@@ -120,19 +119,19 @@ def parse_interventions(texts: list[str] | None) -> tuple[Any, ...]:
 
 def parse_table(text: str) -> Any:
     try:
-        return json.loads(text)
-    except json.JSONDecodeError:
+        return documents.parse(text)
+    except ValueError:
         pass
     try:
         return tomllib.loads(f"table = {text}")["table"]
-    except tomllib.TOMLDecodeError:
+    except (ValueError, RecursionError):
         raise UserError(
             f'--intervene takes a table, as in {{what="mask", keys=[3]}}: got {text}'
         ) from None
 
 
 def print_json(document: Any) -> None:
-    typer.echo(json.dumps(document, ensure_ascii=False, indent=1))
+    typer.echo(documents.dumps(document, ensure_ascii=False, indent=1))
 
 
 def parse_integers(text: str, option: str) -> list[int]:

@@ -1,13 +1,12 @@
 """`regard evaluate` and `score`."""
 
-import json
 import warnings
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import typer
 
-from regard import shipped
+from regard import documents, shipped
 from regard.cli.common import (
     AsJson,
     Bfloat16,
@@ -286,7 +285,7 @@ def score(
     )  # reports a pair that the model cannot read before it prints anything
     for start in range(0, len(pairs), CHUNK):
         for pair in translator.score(pairs[start : start + CHUNK], attention=attention):
-            typer.echo(json.dumps(score_to_dict(pair, attention), ensure_ascii=False))
+            typer.echo(documents.dumps(score_to_dict(pair, attention), ensure_ascii=False))
 
 
 def score_to_dict(pair: Any, attention: bool) -> dict[str, Any]:

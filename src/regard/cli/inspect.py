@@ -1,6 +1,5 @@
 """`regard presets`, `settings`, `info` and `runs`: see what there is."""
 
-import json
 import math
 from dataclasses import asdict
 from pathlib import Path
@@ -9,7 +8,7 @@ from typing import Annotated, Any
 import typer
 from rich.table import Table
 
-from regard import presets, shipped
+from regard import documents, presets, shipped
 from regard.cli.common import AsJson, Run, app, out, print_json
 from regard.errors import UserError, join_names, suggest
 
@@ -140,7 +139,9 @@ def describe_training(document: dict[str, Any]) -> dict[str, list[str]]:
         sizes.append(f"{trainable:,} trainable")
     data = [str(tables["data"][key]) for key in ("name", "train") if key in tables["data"]]
     sums = [f"{split} {checksum[:12]}" for split, checksum in document["data"].items()]
-    changes = [f"with {key} = {json.dumps(value)}" for key, value in document["changes"].items()]
+    changes = [
+        f"with {key} = {documents.dumps(value)}" for key, value in document["changes"].items()
+    ]
     return {
         "run": [document["run"], *([] if document["finished"] else ["not finished"])],
         "preset": [document["preset"] or "none: settings of your own", *changes],
@@ -150,7 +151,7 @@ def describe_training(document: dict[str, Any]) -> dict[str, list[str]]:
             ", ".join(
                 [kinds["tokenizer"]]
                 + [
-                    f"{k} = {json.dumps(tables['tokenizer'][k])}"
+                    f"{k} = {documents.dumps(tables['tokenizer'][k])}"
                     for k in TOKENIZER_KEYS
                     if k in tables["tokenizer"]
                 ]

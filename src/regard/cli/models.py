@@ -1,6 +1,5 @@
 """`regard train`."""
 
-import json
 import shlex
 import signal
 import sys
@@ -9,7 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
-from regard import presets
+from regard import documents, presets
 from regard.cli.common import (
     Device,
     Settings,
@@ -60,7 +59,7 @@ def train(
 ) -> None:
     """Train a model and write a run folder."""
     overrides = [*(settings or []), *([] if seed is None else [f"seed={seed}"])]
-    overrides += [] if init is None else [f"init={json.dumps(str(init))}"]
+    overrides += [] if init is None else [f"init={documents.dumps(str(init))}"]
     if is_run_folder(preset, resume):
         folder = Path(preset)
         check_resumed_folder(folder, run, resume)

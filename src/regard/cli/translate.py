@@ -1,6 +1,5 @@
 """`regard translate`: texts given as arguments, and files of any size."""
 
-import json
 import os
 import re
 import signal
@@ -13,6 +12,7 @@ from typing import IO, TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from regard import documents
 from regard.cli.common import (
     AsJson,
     Bfloat16,
@@ -233,10 +233,8 @@ def render_json(windows: Iterable[list["Line"]]) -> Iterator[str]:
     start = "[\n "
     try:
         for window in windows:
-            documents = (
-                to_record(line).model_dump(mode="json", exclude_unset=True) for line in window
-            )
-            records = (json.dumps(one, ensure_ascii=False, indent=1) for one in documents)
+            lines = (to_record(line).model_dump(mode="json", exclude_unset=True) for line in window)
+            records = (documents.dumps(one, ensure_ascii=False, indent=1) for one in lines)
             yield start + ",\n ".join(record.replace("\n", "\n ") for record in records)
             start = ",\n "
     except KeyboardInterrupt:

@@ -1,19 +1,19 @@
 """Learning curves: validation loss against training steps, mean over seeds with a min-max band."""
 
-import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+
+from regard import documents, schemas
 
 
 def read_curve(folder: Path) -> dict[int, float]:
     """Step -> validation loss, from a run's metrics.jsonl."""
-    lines = (folder / "metrics.jsonl").read_text("utf-8").splitlines()
-    events = [json.loads(line) for line in lines]
+    events = documents.read_lines(folder / "metrics.jsonl", schemas.event_schema)
     return {event["step"]: event["loss"] for event in events if event["event"] == "validation"}
 
 
 def draw_curves(systems: Mapping[str, Sequence[Path]], out: Path, theme: str = "light") -> None:
-    """Write `out`/curves.png."""
+    """Write `out`/curves.png; a system without a validation in all of its logs has no curve."""
     from regard.diagrams import save
     from regard.diagrams.charts import Line, chart
 
@@ -22,7 +22,10 @@ def draw_curves(systems: Mapping[str, Sequence[Path]], out: Path, theme: str = "
         curves = [read_curve(folder) for folder in folders]
         # Runs may stop early at different steps: only steps that every seed has reached are drawn.
         steps = sorted(set.intersection(*(set(curve) for curve in curves)))
-        lines.append(Line(label, steps, [[curve[step] for curve in curves] for step in steps]))
+        if steps:
+            lines.append(Line(label, steps, [[curve[step] for curve in curves] for step in steps]))
+    if not lines:
+        return
     seeds = max(len(folders) for folders in systems.values())
     figure = chart(
         {"validation loss (nats per token)": lines},

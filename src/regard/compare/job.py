@@ -5,13 +5,12 @@ python -m regard.compare.job CONFIG.toml RUN_FOLDER DEVICE JOBS [SPLIT BEAMS]
 It stops when its standard input is closed, as it is when the comparison that started it ends.
 """
 
-import json
 import sys
 from pathlib import Path
 
 from rich.console import Console
 
-from regard import files, presets
+from regard import documents, files, presets
 from regard.compare.processes import stop_at_end_of_input
 from regard.errors import UserError
 from regard.evaluation import evaluate
@@ -37,7 +36,8 @@ def run_job(
         if not split:
             return
         evaluation = {"split": split, **evaluate(load(folder, device), pairs, beams)}
-        files.write(folder / f"evaluation-{split}.json", json.dumps(evaluation, ensure_ascii=False))
+        text = documents.dumps(evaluation, ensure_ascii=False)
+        files.write(folder / f"evaluation-{split}.json", text)
 
 
 if __name__ == "__main__":

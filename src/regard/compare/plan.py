@@ -2,14 +2,13 @@
 
 import hashlib
 import itertools
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-from regard import presets
+from regard import documents, presets
 from regard.config import Config, Table
 from regard.errors import UserError
 from regard.shipped import find_run
@@ -162,7 +161,7 @@ def fingerprint(config: Config) -> str:
     settings = non_defaults(config)
     for name in ("seed", "description"):
         settings.pop(name, None)
-    content = json.dumps(settings, sort_keys=True, default=str)
+    content = documents.dumps(settings, sort_keys=True, default=str)
     return hashlib.sha256(content.encode()).hexdigest()[:8]
 
 

@@ -1,12 +1,11 @@
 """Write the results of a comparison: results.json, three tables, plots, and a page of outputs."""
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from regard import files
+from regard import documents, files, schemas
 from regard.compare.columns import COLUMNS, SPREAD_COLUMNS, TRAINING_TIME_COLUMNS, default_columns
 from regard.compare.curves import draw_curves
 from regard.compare.outputs import format_outputs
@@ -45,12 +44,16 @@ def write_report(
     references = [target for _, target in pairs]
     for result in results:
         result["sentences_per_second"] = (speeds or {}).get(result["system"])
+        if result["system"] in comparable:
+            check_outputs(systems[result["system"]], result["outputs"], split, len(pairs))
         if result is not baseline and result["system"] in comparable:
             paired = pair_outputs(baseline, result)
             result["p"] = paired_bootstrap_p(*paired, references, metric=METRICS[headline].create())
             result["welch"] = welch_p(*(run_values(one, headline) for one in (baseline, result)))
     run_results = [run for result in results for run in result["runs"]]
-    platforms = [f"{run['device']}, PyTorch {run['versions']['torch']}" for run in run_results]
+    platforms = [
+        f"{run['device']}, PyTorch {run['versions'].get('torch', 'unknown')}" for run in run_results
+    ]
     metadata = {
         "command": command,
         "split": split,
@@ -73,7 +76,7 @@ def write_report(
     page = format_outputs(pairs, {label: outputs[label] for label in comparable}, split, others)
     files.write(out / "outputs.md", page)
     document = {**metadata, "systems": results}
-    files.write(out / "results.json", json.dumps(document, indent=1) + "\n")
+    files.write(out / "results.json", documents.dumps(document, indent=1) + "\n")
     draw_curves(
         {label: [run.folder for run in group] for label, group in systems.items()}, out, theme
     )
@@ -85,6 +88,17 @@ def select_headline(systems: Mapping[str, Sequence[Run]]) -> str:
     """What the comparison is about: exact match if all its data is synthetic, else lowercased BLEU."""
     data = [run.config.data for group in systems.values() for run in group]
     return "exact_match" if all(table.kind == "synthetic" for table in data) else "bleu_lower"
+
+
+def check_outputs(
+    runs: Sequence[Run], outputs: Sequence[Sequence[str]], split: str, count: int
+) -> None:
+    """Raise an error unless each run has an output for each sentence of the split."""
+    for run, texts in zip(runs, outputs, strict=True):
+        if len(texts) != count:
+            path = run.folder / f"evaluation-{split}.json"
+            reason = f"it has {len(texts):,} outputs, and the split {split} has {count:,} sentences"
+            raise documents.damaged(path, reason, schemas.Evaluation)
 
 
 def pair_outputs(one: dict[str, Any], other: dict[str, Any]) -> tuple[list[Any], list[Any]]:
@@ -117,8 +131,9 @@ def find_shared_sentences(
 
 def collect_results(label: str, runs: Sequence[Run], split: str, headline: str) -> dict[str, Any]:
     """Summary statistics of one system, with the figures of each of its runs."""
-    cards = [files.read_json(run.folder / "card.json") for run in runs]
-    evaluations = [files.read_json(run.folder / f"evaluation-{split}.json") for run in runs]
+    cards = [documents.read(run.folder / "card.json", schemas.Card) for run in runs]
+    paths = [run.folder / f"evaluation-{split}.json" for run in runs]
+    evaluations = [documents.read(path, schemas.ComparedEvaluation) for path in paths]
     first = [evaluation["results"][0] for evaluation in evaluations]
     figures = {
         **summarize(

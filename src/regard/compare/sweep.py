@@ -8,7 +8,7 @@ from concurrent.futures import as_completed
 from contextlib import contextmanager
 from pathlib import Path
 
-from regard import files
+from regard import documents, files, schemas
 from regard.compare.plan import Run
 from regard.compare.processes import JobPool
 from regard.errors import UserError
@@ -23,7 +23,7 @@ def is_finished(run: Run, split: str, beams: Sequence[int]) -> bool:
     path = run.folder / f"evaluation-{split}.json"
     if not path.is_file() or not is_trained(run):
         return False
-    evaluation = files.read_json(path)
+    evaluation = documents.read(path, schemas.ComparedEvaluation)
     evaluated_beams = {result["beam"] for result in evaluation["results"]}
     # An earlier version did not write this key: evaluate again, without training again.
     return set(beams) <= evaluated_beams and "cache_bytes_per_token" in evaluation

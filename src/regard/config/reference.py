@@ -3,7 +3,6 @@
 A table with a `kind` is one of several alternatives; a setting that some of them lack says which have it.
 """
 
-import json
 import textwrap
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
@@ -14,6 +13,7 @@ from annotated_types import Ge, Gt, Le, Lt
 from pydantic import Discriminator
 from pydantic.fields import FieldInfo
 
+from regard import documents
 from regard.config import Config
 from regard.config.extensions import extensions
 from regard.config.table import Custom, Table, kinds
@@ -131,7 +131,7 @@ def describe_type(annotation: Any, metadata: tuple[Any, ...] | list[Any] = ()) -
 
 def format_default(value: Any) -> str:
     """The default as in a TOML file."""
-    return json.dumps(value, ensure_ascii=False)
+    return documents.dumps(value, ensure_ascii=False)
 
 
 def format_setting(setting: Setting, width: int = 100) -> str:

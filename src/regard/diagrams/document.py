@@ -1,6 +1,5 @@
 """A self-contained HTML document with interactive attention weights: hover a token to see them."""
 
-import json
 import re
 from collections.abc import Sequence
 from html import escape
@@ -9,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from regard import documents
 from regard.diagrams.arrays import SCALE_ENDS, TOLERANCE
 from regard.diagrams.mechanisms import Mechanism, list_mechanisms, select_mechanism
 from regard.diagrams.themes import THEMES, Theme, style_variables
@@ -76,5 +76,5 @@ def _colours(theme: Theme) -> dict[str, object]:
 
 def _script_safe(data: object) -> str:
     # Inside a script element only "<" can end it or open a comment; ASCII needs no encoding.
-    text = json.dumps(data, separators=(",", ":"), ensure_ascii=True)
+    text = documents.dumps(data, separators=(",", ":"), ensure_ascii=True)
     return text.replace("<", r"\u003c").replace(">", r"\u003e").replace("&", r"\u0026")

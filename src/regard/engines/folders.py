@@ -1,12 +1,12 @@
 """Folders of CTranslate2 models: written by `regard export`, or in the cache on first use."""
 
 import hashlib
-import json
+import shutil
 from importlib.util import find_spec
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from regard import files
+from regard import checksums, documents, files, schemas
 from regard.config import Config
 from regard.engines import conversion
 from regard.engines.conversion import Converter
@@ -50,9 +50,10 @@ def write_model(
             folder = Path(temporary) / "model"
             folder.mkdir()
             spec.save(str(folder))
-            files.write(folder / RECORD, json.dumps({"run": fingerprint(run)}) + "\n")
             if vmap is not None:
                 files.write(folder / VMAP, vmap)
+            record = {"run": fingerprint(run), "files": hash_files(folder)}
+            files.write(folder / RECORD, documents.dumps(record) + "\n")
             folder.replace(out)  # which may be an empty folder
     except OSError as error:
         raise UserError(f"{out} cannot be written: {error.strerror or error}") from None
@@ -74,24 +75,44 @@ def find_model(
         check_folder(folder, run)
         return folder
     cached = cache_dir() / "ctranslate2" / fingerprint(run)
-    if not cached.is_dir():
+    if not is_intact(cached, run):
+        shutil.rmtree(cached, ignore_errors=True)
         try:
             write_model(settings, tokenizers, model, cached, run)
         except UserError:
-            if not cached.is_dir():  # else another process wrote it meanwhile
+            if not is_intact(cached, run):  # else another process wrote it meanwhile
                 raise
     return cached
+
+
+def hash_files(folder: Path) -> dict[str, str]:
+    """The SHA-256 of each file but the record."""
+    paths = [path for path in files.list_files(folder) if path.is_file() and path.name != RECORD]
+    return {path.name: checksums.hash_file(path) for path in sorted(paths)}
+
+
+def is_intact(folder: Path, run: Path) -> bool:
+    try:
+        check_folder(folder, run)
+    except UserError:
+        return False
+    return True
 
 
 def check_folder(folder: Path, run: Path) -> None:
     """Raise an error unless the folder was exported from this run, as it is now."""
     try:
-        record = files.read_json(folder / RECORD)
-    except (OSError, UserError):
+        record = documents.read(folder / RECORD, schemas.ExportRecord)
+    except UserError:
         raise UserError(
             f"{folder} is not a folder that `regard export --to ctranslate2` wrote"
         ) from None
-    if record.get("run") != fingerprint(run):
+    if not record["files"].items() <= hash_files(folder).items():
+        raise UserError(
+            f"{folder} is damaged: its files have changed since they were exported. Export it again, with "
+            f"`regard export {run} --to ctranslate2 --out FOLDER`"
+        )
+    if record["run"] != fingerprint(run):
         raise UserError(
             f"{folder} was exported from another run, or by another version of regard: export it again, "
             f"with `regard export {run} --to ctranslate2 --out FOLDER`"

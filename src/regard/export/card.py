@@ -1,10 +1,9 @@
 """The model card: README.md of an exported folder, with the metadata that the Hugging Face hub reads."""
 
-import json
 from pathlib import Path
 from typing import Any
 
-from regard import config, files
+from regard import config, documents, files, schemas
 from regard.export.scores import Scores
 from regard.text.datasets import DATASETS
 from regard.text.hub import is_hub_name
@@ -21,7 +20,7 @@ def write_card(
 ) -> None:
     """Write the card of the model in the folder of `path`, which has that name."""
     saved = path.parent / "card.json"
-    card = files.read_json(saved) if saved.is_file() else {}
+    card = documents.read(saved, schemas.Card) if saved.is_file() else {}
     sections = [
         front_matter(translator.config, name, scores),
         f"# {name}",
@@ -51,7 +50,9 @@ def front_matter(settings: config.Config, name: str, scores: Scores | None) -> s
             "metrics": [{"type": "bleu", "value": round(scores.bleu, 2), "name": "BLEU"}],
         }
         lines["model-index"] = [{"name": name, "results": [result]}]
-    entries = [f"{key}: {json.dumps(value, ensure_ascii=False)}" for key, value in lines.items()]
+    entries = [
+        f"{key}: {documents.dumps(value, ensure_ascii=False)}" for key, value in lines.items()
+    ]
     return "\n".join(["---", *entries, "---"])
 
 

@@ -4,14 +4,11 @@ The folder is still a run folder, which every command takes. A model of LLaMA's 
 stores it, so that `AutoModelForCausalLM` loads it too.
 """
 
-import json
 import shutil
 from pathlib import Path
 from typing import Any
 
-import safetensors.torch
-
-from regard import __version__, files
+from regard import __version__, documents, files
 from regard.config import Config
 from regard.errors import UserError
 from regard.export.card import write_card
@@ -66,9 +63,7 @@ def write_llama_weights(path: Path, out: Path, config: Config) -> None:
         tensors, record, config.model
     )  # an exported run, exported again
     tensors = llama.to_hugging_face(tensors, config.model)
-    contiguous = {name: tensor.contiguous() for name, tensor in tensors.items()}
-    metadata = {"format": "pt", "regard": json.dumps(record | llama.LAYOUT)}
-    files.write(out, safetensors.torch.save(contiguous, metadata))
+    weights.save(out, tensors, record | llama.LAYOUT, format="pt")
 
 
 def build_config(translator: Translator, difference: str | None) -> dict[str, Any]:
@@ -99,4 +94,4 @@ def describe_vocabulary(tokenizers: TokenizerPair) -> dict[str, Any]:
 
 
 def format_json(record: dict[str, Any]) -> str:
-    return json.dumps(record, indent=2, ensure_ascii=False) + "\n"
+    return documents.dumps(record, indent=2, ensure_ascii=False) + "\n"

@@ -10,7 +10,7 @@ from typing import Any
 
 from sacrebleu.metrics.bleu import BLEU
 
-from regard import files
+from regard import documents, schemas
 from regard.errors import UserError
 from regard.evaluation import evaluate
 from regard.text import corpus
@@ -76,8 +76,9 @@ def find_scores(
 def find_saved(folder: Path, split: str, beam: int) -> dict[str, Any] | None:
     """The result with that beam width in the evaluation that `regard compare` wrote to the run, if any."""
     path = folder / f"evaluation-{split}.json"
-    results = files.read_json(path).get("results", []) if path.is_file() else []
-    found = next((result for result in results if result["beam"] == beam), None)
+    results = documents.read(path, schemas.Evaluation)["results"] if path.is_file() else []
+    complete = [one for one in results if one.keys() >= {"outputs", "signatures", "chrf"}]
+    found = next((result for result in complete if result["beam"] == beam), None)
     return None if found is None else found | {"source": f"{path.name} of the run"}
 
 

@@ -5,6 +5,7 @@ No code from a checkpoint is ever run, and no pickle is ever loaded: only safete
 
 import io
 import logging
+import re
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager, redirect_stderr
@@ -14,11 +15,14 @@ from typing import Any
 import torch
 from torch import nn
 
-from regard import files
-from regard.errors import UserError, suggest
+from regard import documents
+from regard.errors import UserError, is_rust_error, suggest
+from regard.models.gguf_header import check_header
 
 INDEX = ".index.json"
 MAX_ID = 2**24  # of a token
+LAYERS = re.compile(r"layers?$")  # of keys: num_hidden_layers, n_layer
+MAX_LAYERS = 1000
 EXTRA = 'model.kind = "pretrained" needs more packages: pip install "regard[pretrained]"'
 
 
@@ -67,7 +71,9 @@ def load_checkpoint(name: str) -> tuple[Any, Any]:
         raise UserError(f"{EXTRA} ({first_line(error)})") from None
     except OSError as error:
         raise UserError(explain_missing(name, error)) from None
-    except Exception as error:  # a damaged file can raise any exception
+    except BaseException as error:  # a damaged file can raise any exception
+        if not is_rust_error(error):
+            raise
         raise UserError(explain_unloadable(name, error)) from None
     missing = sorted(loading_info["missing_keys"])
     if missing:
@@ -75,6 +81,7 @@ def load_checkpoint(name: str) -> tuple[Any, Any]:
             f'"{name}" is not a complete language model: it lacks {len(missing)} weights (for example '
             f"{missing[0]})"
         )
+    check_finite(name, model)
     # Not model.float(), which raises for a checkpoint that was quantized, though it no longer is.
     model = nn.Module.float(model).eval()
     if not config.is_encoder_decoder and not is_causal(model):
@@ -85,6 +92,16 @@ def load_checkpoint(name: str) -> tuple[Any, Any]:
     return model, check_tokenizer(name, tokenizer)
 
 
+def check_finite(name: str, model: Any) -> None:
+    """Raise an error for NaN or infinity in the weights: a checkpoint has no checksum to compare with."""
+    for parameter_name, parameter in model.named_parameters():
+        if not bool(parameter.isfinite().all()):
+            raise UserError(
+                f'"{name}" has NaN or infinity in {parameter_name}: its files are damaged (download them '
+                "again)"
+            )
+
+
 def check_files(name: str, path: str) -> None:
     """Raise an error if Hugging Face would load a pickle, or code, that the checkpoint names.
 
@@ -92,7 +109,7 @@ def check_files(name: str, path: str) -> None:
     name a pickle, and the weights of an adapter may be one.
     """
     config = read_json(path, "config.json")
-    check_code(name, config)
+    check_config(name, config)
     if read_json(path, "adapter_config.json"):
         raise UserError(
             f'"{name}" has a PEFT adapter, which regard does not load: merge it into the model with '
@@ -129,11 +146,15 @@ def check_ids(name: str, tokenizer: dict[str, Any]) -> None:
         )
 
 
-def check_code(name: str, config: dict[Any, Any]) -> None:
-    """Raise an error if a Hugging Face config names a repository with code, such as a kernel."""
+def check_config(name: str, config: dict[Any, Any]) -> None:
+    """Raise an error if a Hugging Face config names a repository with code, such as a kernel, or has more
+    layers than any model.
+    """
     for key, value in config.items():
         if isinstance(value, dict):
-            check_code(name, value)
+            check_config(name, value)
+        if LAYERS.search(str(key)) and isinstance(value, int) and value > MAX_LAYERS:
+            raise UserError(f'"{name}" is damaged: it has {value:,} layers ({key})')
         if str(key).endswith("_implementation") and "/" in str(value):
             raise UserError(f'"{name}" needs code of {value} ({key}), which regard never runs')
 
@@ -142,12 +163,12 @@ def read_json(path: str, file: str) -> dict[str, Any]:
     """A JSON file of a checkpoint (a folder or a name on the hub); empty if it has no such file."""
     if Path(path).is_dir():
         found = Path(path) / file
-        return files.read_json(found) if found.is_file() else {}
+        return documents.read(found) if found.is_file() else {}
     from huggingface_hub import hf_hub_download
     from huggingface_hub.errors import EntryNotFoundError
 
     try:
-        return files.read_json(Path(hf_hub_download(path, file)))
+        return documents.read(Path(hf_hub_download(path, file)))
     except EntryNotFoundError:
         return {}
 
@@ -173,6 +194,7 @@ def locate(name: str) -> tuple[str, dict[str, str]]:
     if name.endswith(".gguf"):
         if not path.is_file():
             raise UserError(f"model.name: there is no file {path.absolute()}.{suggest_name(name)}")
+        check_header(path)
         return str(path.parent), {"gguf_file": path.name}
     if path.is_file():
         raise UserError(
@@ -204,7 +226,7 @@ def suggest_name(name: str) -> str:
     return suggest(Path(name).name, local) or suggest(name, [n.replace("--", "/") for n in cached])
 
 
-def explain_unloadable(name: str, error: Exception) -> str:
+def explain_unloadable(name: str, error: BaseException) -> str:
     """The error message for a checkpoint that is there but cannot be loaded."""
     if "backend tokenizer" in str(error):
         return missing_tokenizer(name)

@@ -16,11 +16,13 @@ from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from time import perf_counter
+from typing import Annotated
 
 import torch
+from pydantic import Field
 from torch import Tensor
 
-from regard import files
+from regard import documents, files
 from regard.devices import use_threads
 from regard.errors import UserError
 from regard.linear import PackedBackend
@@ -41,6 +43,12 @@ CAPABILITIES = (  # the variables that restrict a library's instructions
 )
 Ratios = dict[str, float | None]
 """Time of each kernel divided by that of float32; None: its sums are not exact, or it is missing."""
+
+
+class RememberedRatios(documents.Document):
+    """int8.json: the ratios of each machine, by its description."""
+
+    __pydantic_extra__: dict[str, dict[str, Annotated[float, Field(gt=0)] | None]]  # pyright: ignore
 
 
 def find_kernel() -> type[Int8Kernel] | None:
@@ -117,10 +125,11 @@ def probe_machine() -> Ratios:
 
 
 PROBE = """
-import json, sys
+import sys
+from regard import documents
 from regard.models.int8_probe import probe
 for ratio in probe(sys.argv[1:]):
-    print(json.dumps(ratio), flush=True)
+    print(documents.dumps(ratio), flush=True)
 """
 
 
@@ -165,13 +174,13 @@ def recall(machine: str, compute: Callable[[], Ratios]) -> Ratios:
     """What is remembered of the machine; else it is computed, and remembered if the cache can be written."""
     path = cache_dir() / "int8.json"
     try:
-        known = json.loads(path.read_text("utf-8"))
-        ratios = known.get(machine)
-    except (OSError, ValueError, AttributeError):
-        known, ratios = {}, None
-    if not isinstance(ratios, dict) or ratios.keys() != KERNELS.keys():
+        known = documents.read(path, RememberedRatios)
+    except UserError:  # missing or damaged
+        known = {}
+    ratios = known.get(machine, {})
+    if ratios.keys() != KERNELS.keys():
         ratios = compute()
         with suppress(OSError, UserError):
             path.parent.mkdir(parents=True, exist_ok=True)
-            files.write(path, json.dumps(known | {machine: ratios}, indent=2))
+            files.write(path, documents.dumps(known | {machine: ratios}, indent=2))
     return ratios

@@ -4,7 +4,6 @@ A run folder keeps all that rebuilds the model without the checkpoint, in archit
 compares the logits of the model with those of the checkpoint.
 """
 
-import json
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
@@ -14,10 +13,18 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from regard import config, files
-from regard.errors import UserError
+from regard import config, documents, files, schemas
+from regard.errors import UserError, is_rust_error
 from regard.models import weights
-from regard.models.hub import auto_class, check_code, import_transformers, load_checkpoint, quiet
+from regard.models.hub import (
+    auto_class,
+    check_config,
+    explain_unloadable,
+    first_line,
+    import_transformers,
+    load_checkpoint,
+    quiet,
+)
 from regard.models.languages import check_none_given, find_template
 from regard.models.pretrained import (
     SUPPRESSED_LOGIT,
@@ -55,7 +62,7 @@ class Architecture:
 
     def build(self) -> Pretrained:
         """The model, its weights not yet loaded."""
-        check_code(FILE, self.hf_config)
+        check_config(FILE, self.hf_config)
         hf_config = config_from_dict(self.hf_config)
         with quiet():
             hf_model = auto_class(hf_config).from_config(hf_config, trust_remote_code=False).float()
@@ -72,14 +79,11 @@ class Architecture:
         return cls(portable_config(model.hf_model.config), model.logit_scale, suppressed_ids)
 
     def save(self, folder: Path) -> None:
-        files.write(folder / FILE, json.dumps(asdict(self), indent=1, ensure_ascii=False))
+        files.write(folder / FILE, documents.dumps(asdict(self), indent=1, ensure_ascii=False))
 
     @classmethod
     def load(cls, folder: Path) -> "Architecture":
-        try:
-            return cls(**json.loads((folder / FILE).read_text("utf-8")))
-        except (OSError, ValueError, TypeError) as error:
-            raise UserError(f"{folder / FILE} is missing or damaged: {error}") from None
+        return cls(**documents.read(folder / FILE, schemas.Architecture))
 
 
 def config_from_dict(record: dict[str, Any]) -> Any:
@@ -109,7 +113,20 @@ def load_pretrained(
     table: config.Pretrained, text: config.PretrainedTokenizer
 ) -> PretrainedCheckpoint:
     """The model that a [model] table names, with its weights and its tokenizers."""
-    original, hf_tokenizer = load_checkpoint(table.name)
+    try:
+        return convert_checkpoint(*load_checkpoint(table.name), table, text)
+    except UserError:
+        raise
+    except BaseException as error:  # files that do not fit each other can raise any
+        if not is_rust_error(error):
+            raise
+        raise UserError(explain_unloadable(table.name, error)) from error
+
+
+def convert_checkpoint(
+    original: Any, hf_tokenizer: Any, table: config.Pretrained, text: config.PretrainedTokenizer
+) -> PretrainedCheckpoint:
+    """Hugging Face's model and tokenizer as ours."""
     tokenizers, bos_row, prompt_rows = convert_tokenizer(original, hf_tokenizer, table, text)
     max_tokens = max_text_length(original.config, text, len(prompt_rows))
     tokenizers = replace(tokenizers, max_tokens=max_tokens)
@@ -169,7 +186,13 @@ def rebuild(table: config.Pretrained, folder: Path) -> Pretrained:
     """The model of a run folder, its weights not yet loaded."""
     if is_adapter_only(table):
         return load_base(table, folder)
-    model = Architecture.load(folder).build()
+    try:
+        model = Architecture.load(folder).build()
+    except UserError:
+        raise
+    except Exception as error:  # a damaged config of Hugging Face's can raise any
+        reason = f"{type(error).__name__}: {first_line(error)}"
+        raise documents.damaged(folder / FILE, reason, schemas.Architecture) from None
     tune(model.hf_model, table.tune)
     return model
 

@@ -8,7 +8,6 @@ beside `ui`.
 
 import base64
 import hashlib
-import json
 import re
 from collections.abc import Mapping, Sequence
 from importlib import resources
@@ -16,7 +15,7 @@ from importlib.resources.abc import Traversable
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from regard import __version__, files
+from regard import __version__, documents, files
 from regard.diagrams.themes import THEMES, Theme
 
 FOLDER = resources.files("regard.page")
@@ -133,7 +132,7 @@ def source_hash(text: str) -> str:
 
 def json_element(name: str, value: Any) -> str:
     """A script element with data. Only "<" could end it, or open a comment."""
-    text = json.dumps(value, separators=(",", ":"), ensure_ascii=True).replace("<", r"\u003c")
+    text = documents.dumps(value, separators=(",", ":"), ensure_ascii=True).replace("<", r"\u003c")
     return f'<script type="application/json" id="{name}">{text}</script>'
 
 

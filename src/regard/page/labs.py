@@ -6,12 +6,12 @@ combinations are measured where they are few; else one parameter varies at a tim
 
 import base64
 import gzip
-import json
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import product
 from typing import Any
 
+from regard import documents
 from regard.diagrams.themes import THEMES
 from regard.errors import UserError
 from regard.labs import LABS, Check, Lab, Result
@@ -177,5 +177,5 @@ def describe_check(check: Check) -> dict[str, Any]:
 
 def compress(data: Any) -> str:
     """JSON, gzipped, in base64; the same data gives the same text."""
-    text = json.dumps(data, separators=(",", ":"), allow_nan=False)
+    text = documents.dumps(data, separators=(",", ":"), allow_nan=False)
     return base64.b64encode(gzip.compress(text.encode(), 9, mtime=0)).decode("ascii")

@@ -15,7 +15,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from regard import shipped
+from regard import documents, shipped
 from regard.config import Config, renamed
 from regard.errors import UserError, join_names, suggest
 from regard.presets.errors import describe_error
@@ -148,13 +148,10 @@ def read_preset(name: str, where: str = "") -> dict[str, Any]:
 
 
 def read_file(path: Path) -> dict[str, Any]:
+    data = documents.read_bytes(path)
     try:
-        return tomllib.loads(path.read_text("utf-8"))
-    except FileNotFoundError:
-        raise UserError(f"there is no file {path}") from None
-    except (OSError, UnicodeDecodeError) as error:
-        raise UserError(f"{path} cannot be read: {error}") from None
-    except tomllib.TOMLDecodeError as error:
+        return documents.parse_toml(data)
+    except ValueError as error:
         raise UserError(f"{path} is not valid TOML: {error}") from None
 
 

@@ -1,7 +1,6 @@
 """The app: endpoints, the page, health and metrics, one shape for all errors, and the guard around them."""
 
 import asyncio
-import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from functools import cache
@@ -12,7 +11,7 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.responses import HTMLResponse, PlainTextResponse, Response
 from starlette.exceptions import HTTPException
 
-from regard import __version__
+from regard import __version__, documents
 from regard.errors import UserError
 from regard.page import build
 from regard.serve import schema
@@ -103,7 +102,8 @@ async def read_metrics(request: Request) -> PlainTextResponse:
 def error_response(
     status: int, code: str, message: str, headers: dict[str, str] | None = None
 ) -> Response:
-    body = json.dumps({"error": message, "code": code})  # ASCII: a name may hold half a character
+    # ASCII: a name may hold half a character.
+    body = documents.dumps({"error": message, "code": code})
     return Response(body, status, headers, "application/json")
 
 

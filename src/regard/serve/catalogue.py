@@ -10,14 +10,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from regard import files
+from regard import documents, schemas
 from regard.api import Translator, load
 from regard.errors import UserError, join_names, suggest
 from regard.export.page import distinct_names
 from regard.models import weights
 from regard.page.pack import describe
 from regard.page.schema import ModelInfo
-from regard.runs import CARD, LOG, RunFolder, is_run, parse_line
+from regard.runs import CARD, LOG, RunFolder, is_run
 from regard.serve import answers, schema
 from regard.serve.batching import Job, Pool
 from regard.serve.settings import RequestError, Settings
@@ -133,7 +133,7 @@ def read_comparison(name: str, folder: Path) -> schema.Comparison:
     return schema.Comparison(
         name=name,
         finished=results.is_file(),
-        results=files.read_json(results) if results.is_file() else None,
+        results=documents.read(results) if results.is_file() else None,
         table=table,
         columns=rows[0] if rows else (),
         rows=rows[1:],
@@ -147,7 +147,7 @@ def read_comparison(name: str, folder: Path) -> schema.Comparison:
 
 def read_curve(path: Path) -> tuple[tuple[int, float], ...]:
     """(step, validation loss); a half-written last line is left out."""
-    events = map(parse_line, path.read_text("utf-8").splitlines())
+    events = documents.read_lines(path, schemas.event_schema)
     return tuple((e["step"], e["loss"]) for e in events if e.get("event") == "validation")
 
 

@@ -6,13 +6,13 @@ name that it has bound to 127.0.0.1 (DNS rebinding), so names must be known, whi
 
 import asyncio
 import hmac
-import json
 import time
 from collections.abc import Awaitable, Callable, MutableMapping
 from ipaddress import ip_address
 from typing import Any
 from urllib.parse import urlsplit
 
+from regard import documents
 from regard.serve.settings import RequestError, Settings
 from regard.serve.telemetry import Telemetry, log, logger
 
@@ -181,7 +181,9 @@ def body_too_large(limit: int) -> RequestError:
 
 async def send_error(error: RequestError, send: Send) -> None:
     """The same shape for every error: see `schema.Error`."""
-    body = json.dumps({"error": error.message, "code": error.code}, ensure_ascii=False).encode()
+    body = documents.dumps(
+        {"error": error.message, "code": error.code}, ensure_ascii=False
+    ).encode()
     headers = {
         "Content-Type": "application/json",
         "Content-Length": str(len(body)),

@@ -22,6 +22,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+from regard import documents
 from regard.api import load
 from regard.errors import UserError
 from regard.page.pack import EXAMPLES
@@ -134,7 +135,7 @@ async def run_client(port: int, seen: Seen, until: float, seed: str) -> None:
 
 
 def send(writer: asyncio.StreamWriter, given: dict[str, Any]) -> None:
-    body = json.dumps(given).encode()
+    body = documents.dumps(given).encode()
     head = "POST /api/translate HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
     writer.write(f"{head}Content-Length: {len(body)}\r\n\r\n".encode() + body)
 

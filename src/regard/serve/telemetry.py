@@ -3,7 +3,6 @@
 Neither has the text of a user, unless `--log-text` asks for it.
 """
 
-import json
 import logging
 import sys
 import threading
@@ -12,6 +11,8 @@ from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
+
+from regard import documents
 
 SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
 TEXTS = (1, 2, 4, 8, 16, 32, 64)
@@ -131,7 +132,7 @@ class JsonFormatter(logging.Formatter):
         }
         if record.exc_info:
             event["traceback"] = self.formatException(record.exc_info)
-        return json.dumps(event, ensure_ascii=False)
+        return documents.dumps(event, ensure_ascii=False)
 
 
 def log_to_stderr() -> None:

@@ -5,14 +5,13 @@
 It evaluates the run before and after, on its test split, so the data must be on this machine.
 """
 
-import json
 import shutil
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from regard import files
+from regard import checksums, documents, files, schemas
 from regard.cli.common import err, out
 from regard.config import Config
 from regard.errors import UserError
@@ -48,18 +47,22 @@ def ship(run: Path, folder: Path) -> dict[str, Any]:
     terms = data_terms(config)
     pairs = corpus.load(config.data)["test"]
     tensors, record = weights.read(run / "model.safetensors")
-    weights.save(folder / "model.safetensors", tensors, record, int8=True)
-    tokenizers = json.loads((run / "tokenizer.json").read_text("utf-8"))
-    compact = json.dumps(tokenizers, ensure_ascii=False, separators=(",", ":"))
+    tokenizers = documents.read(run / "tokenizer.json", schemas.Tokenizers)
+    compact = documents.dumps(tokenizers, ensure_ascii=False, separators=(",", ":"))
     files.write(folder / "tokenizer.json", compact)
     shutil.copyfile(run / "config.toml", folder / "config.toml")
+    record |= {"files": checksums.of_run(folder)}
+    weights.save(folder / "model.safetensors", tensors, record, int8=True)
     evaluation = {
         "split": "test",
         "sentences": len(pairs),
         "float32": measure(run, pairs),
         "int8": measure(folder, pairs),
     }
-    card = files.read_json(run / "card.json") | {"terms": terms, "evaluation": evaluation}
+    card = documents.read(run / "card.json", schemas.Card) | {
+        "terms": terms,
+        "evaluation": evaluation,
+    }
     write_card(folder, card)
     return card
 

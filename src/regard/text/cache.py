@@ -1,12 +1,13 @@
 """Text is tokenised once: the ids are cached on disk under a hash of text, tokenizers and code.
 
-An entry is one array of int32: number of pairs, source lengths, target lengths, source ids, target ids.
+An entry is a header, with the SHA-256 of the rest, and int32: source lengths, target lengths, source ids,
+target ids. One that is not exactly what was written is tokenised again.
 """
 
 import hashlib
-import json
 import os
 import shutil
+import struct
 import unicodedata
 from contextlib import suppress
 from functools import cache
@@ -16,7 +17,7 @@ from pathlib import Path
 import numpy as np
 import tokenizers as tokenizers_package
 
-from regard import files
+from regard import documents, files
 from regard.errors import UserError
 from regard.text import datasets
 from regard.text.batch import EncodedPairs, RaggedArray
@@ -24,13 +25,15 @@ from regard.text.tokenizer import TokenizerPair
 
 GIB = 2**30
 LIMIT = "REGARD_CACHE_LIMIT"  # environment variable, in GiB
+HEADER = struct.Struct("<8sQ32s16x")  # 64 bytes: magic and version, number of pairs, SHA-256
+MAGIC = b"regard\0\1"
 
 
 def encode_cached(pairs: list[tuple[str, str]], tokenizers: TokenizerPair) -> EncodedPairs:
     """`EncodedPairs.from_pairs`, memory-mapped from the cache if these pairs were tokenised before."""
-    path, max_bytes = folder() / f"{cache_key(pairs, tokenizers)}.npy", limit()
+    path, max_bytes = folder() / f"{cache_key(pairs, tokenizers)}.ids", limit()
     try:
-        encoded = read(path)
+        encoded = read(path, tokenizers)
     except (OSError, ValueError):  # missing, unreadable or damaged
         encoded = EncodedPairs.from_pairs(pairs, tokenizers)
         with suppress(UserError, OSError):  # a cache that cannot be written only costs time
@@ -48,7 +51,7 @@ def folder() -> Path:
 
 def cache_key(pairs: list[tuple[str, str]], tokenizers: TokenizerPair) -> str:
     # JSON, so that a tab or newline inside a text is not mistaken for a separator.
-    content = json.dumps([code_version(), pairs, tokenizers.to_json()], sort_keys=True)
+    content = documents.dumps([code_version(), pairs, tokenizers.to_json()], sort_keys=True)
     return hashlib.sha256(content.encode()).hexdigest()[:32]
 
 
@@ -61,18 +64,32 @@ def code_version() -> list[str]:
     return [hashlib.sha256(sources).hexdigest(), *versions]
 
 
-def read(path: Path) -> EncodedPairs:
-    """An entry, memory-mapped."""
-    ids = np.lib.format.open_memmap(path, mode="r")
-    if ids.dtype != np.int32 or ids.ndim != 1 or not len(ids):
-        raise ValueError("not int32 ids")
-    count = int(ids[0])
-    lengths, values = ids[1 : 1 + 2 * count].reshape(2, count), ids[1 + 2 * count :]
-    source, target = (np.concatenate([[0], row.cumsum(dtype=np.int64)]) for row in lengths)
-    if source[-1] + target[-1] != len(values):
+def read(path: Path, tokenizers: TokenizerPair) -> EncodedPairs:
+    """An entry, memory-mapped; ValueError if it is damaged."""
+    with path.open("rb") as file:
+        header = file.read(HEADER.size)
+    if len(header) < HEADER.size:
+        raise ValueError("no header")
+    magic, count, checksum = HEADER.unpack(header)
+    content = np.memmap(path, np.int32, mode="r", offset=HEADER.size)
+    if magic != MAGIC or 2 * count > len(content) or hash_content(count, content) != checksum:
+        raise ValueError("not what was written")
+    lengths, values = content[: 2 * count].reshape(2, count), content[2 * count :]
+    offsets = [np.concatenate([[0], row.cumsum(dtype=np.int64)]) for row in lengths]
+    split, end = (int(side[-1]) for side in offsets)
+    if lengths.min(initial=0) < 0 or split + end != len(values):
         raise ValueError("not as many ids as the lengths say")
-    sides = (values[: source[-1]], source), (values[source[-1] :], target)
-    return EncodedPairs(*(RaggedArray(*side) for side in sides))
+    sides = np.split(values, [split])
+    for ids, tokenizer in zip(sides, (tokenizers.source, tokenizers.target), strict=True):
+        if ids.min(initial=0) < 0 or ids.max(initial=0) >= tokenizer.vocab_size:
+            raise ValueError("ids outside the vocabulary")
+    return EncodedPairs(*map(RaggedArray, sides, offsets))
+
+
+def hash_content(count: int, content: np.ndarray) -> bytes:
+    digest = hashlib.sha256(count.to_bytes(8, "little"))
+    digest.update(memoryview(content))  # type: ignore[arg-type]
+    return digest.digest()
 
 
 def save(path: Path, encoded: EncodedPairs) -> None:
@@ -82,9 +99,16 @@ def save(path: Path, encoded: EncodedPairs) -> None:
         for side in (encoded.source, encoded.target)
     ]
     lengths = [np.diff(side.offsets) for side in sides]
-    arrays = [[len(encoded)], *lengths, *(side.values for side in sides)]
-    ids = np.concatenate(arrays, dtype=np.int32, casting="same_kind")
-    files.write_with(path, lambda temporary: np.save(temporary, ids))
+    arrays = [*lengths, *(side.values for side in sides)]
+    content = np.concatenate(arrays, dtype=np.int32, casting="same_kind")
+    header = HEADER.pack(MAGIC, len(encoded), hash_content(len(encoded), content))
+
+    def write(temporary: Path) -> None:
+        with temporary.open("wb") as file:
+            file.write(header)
+            file.write(memoryview(content))  # type: ignore[arg-type]
+
+    files.write_with(path, write)
 
 
 # --- size -----------------------------------------------------------------------------------------

@@ -1,6 +1,5 @@
 """Public datasets: which there are, where they are on this machine, how to download and load them."""
 
-import json
 import os
 import zipfile
 import zlib
@@ -10,7 +9,7 @@ from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 
-from regard import files
+from regard import documents, files
 from regard.errors import UserError, join_names, suggest
 from regard.text.download import fetch
 from regard.text.lines import read_lines
@@ -233,7 +232,7 @@ def get(name: str, report: Callable[[str, int, int | None], object] | None = Non
         if sha256 is None:
             date = datetime.now(UTC).isoformat(timespec="seconds")
             record = {"url": url, "sha256": actual, "date": date, "bytes": path.stat().st_size}
-            files.write(folder / f"{file}.json", json.dumps(record, indent=2) + "\n")
+            files.write(folder / f"{file}.json", documents.dumps(record, indent=2) + "\n")
     return folder
 
 

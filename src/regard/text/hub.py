@@ -8,7 +8,6 @@ Without a network, the files of the last download are used.
 """
 
 import hashlib
-import json
 import os
 import re
 from collections.abc import Callable, Iterable
@@ -18,7 +17,7 @@ from pathlib import Path
 from typing import Any, Literal
 from urllib.parse import quote
 
-from regard import shipped
+from regard import documents, schemas, shipped
 from regard.errors import UserError
 from regard.text.datasets import cache_dir
 from regard.text.download import DownloadError, fetch
@@ -78,15 +77,14 @@ class Repository:
     @staticmethod
     def parse_listing(origin: str, path: Path) -> "Listing":
         try:
-            record = json.loads(path.read_text("utf-8"))
-            blobs = {entry["rfilename"]: Blob.parse(entry) for entry in record["siblings"]}
-            commit = COMMIT.fullmatch(record["sha"])
-            return Listing(commit[0], blobs)  # type: ignore[index]
-        except (ValueError, KeyError, TypeError):
+            record = documents.read(path, schemas.RepositoryListing)
+        except UserError:
             raise UserError(
                 f"{origin} is not a list of a repository's files, as the Hugging Face hub gives it: "
                 "check HF_ENDPOINT"
             ) from None
+        blobs = {entry["rfilename"]: Blob.parse(entry) for entry in record["siblings"]}
+        return Listing(record["sha"], blobs)
 
     def fetch(
         self, listing: "Listing", wanted: Iterable[str], report: Report | None = None

@@ -14,6 +14,7 @@ from itertools import zip_longest
 from pathlib import Path
 from typing import NamedTuple
 
+from regard import documents
 from regard.errors import UserError, join_names, suggest
 from regard.text.lines import BOM, open_binary
 
@@ -228,7 +229,7 @@ def _describe_fields(record: dict[str, object]) -> str:
     if not record:
         return "it has none"
     example = [name for name, value in record.items() if isinstance(value, str)][:2]
-    setting = f", as in data.fields = {json.dumps(example, ensure_ascii=False)}"
+    setting = f", as in data.fields = {documents.dumps(example, ensure_ascii=False)}"
     advice = f"name source and target in data.fields{setting if len(example) == 2 else ''}"
     return f"it has {join_names(record)}; {advice}"
 

@@ -10,8 +10,8 @@ from typing import Any
 from tokenizers import Tokenizer as Backend
 from tokenizers import decoders, models, pre_tokenizers, trainers
 
-from regard import config, files
-from regard.errors import UserError
+from regard import config, documents, files, schemas
+from regard.errors import is_rust_error
 from regard.text.pretrained import PretrainedTokenizer
 from regard.text.vocabulary import BOS, EOS, PAD, SPECIAL_TOKENS, UNK, Tokenizer
 
@@ -227,16 +227,17 @@ class TokenizerPair:
         return record | {"max_tokens": self.max_tokens, "source_eos": self.source_eos}
 
     def save(self, path: Path) -> None:
-        files.write(path, json.dumps(self.to_json(), ensure_ascii=False, indent=1))
+        files.write(path, documents.dumps(self.to_json(), ensure_ascii=False, indent=1))
 
     @classmethod
     def load(cls, path: Path) -> "TokenizerPair":
+        record = documents.read(path, schemas.Tokenizers)
+        names = ("joint",) if "joint" in record else ("source", "target")
         try:
-            record = json.loads(path.read_text("utf-8"))
-            sides = [record.get(name) or record["joint"] for name in ("source", "target")]
-            sides = sides[: 2 - ("joint" in record)]
-            loaded = [SAVED[side.pop("kind")].from_json(side) for side in sides]
-            source_eos = record.get("source_eos", True)  # version 0.2 always had one
-            return cls(loaded[0], loaded[-1], record["max_tokens"], source_eos)
-        except Exception as error:  # the backend raises a plain Exception for invalid merges
-            raise UserError(f"{path} is not a tokenizer saved by regard: {error!r}") from None
+            sides = [SAVED[record[name]["kind"]].from_json(record[name]) for name in names]
+        except BaseException as error:
+            if not is_rust_error(error):
+                raise
+            raise documents.damaged(path, error, schemas.Tokenizers) from None
+        source_eos = record.get("source_eos", True)  # version 0.2 always had one
+        return cls(sides[0], sides[-1], record["max_tokens"], source_eos)

@@ -101,8 +101,8 @@ class Tokenizer(ABC):
 
     @classmethod
     def from_json(cls, record: dict[str, Any]) -> "Tokenizer":
-        """The inverse of `to_json`, without its "kind"."""
-        return cls(**{JSON_KEYS.get(key, key): value for key, value in record.items()})
+        """The inverse of `to_json`."""
+        return cls(**{JSON_KEYS.get(k, k): value for k, value in record.items() if k != "kind"})
 
     @classmethod
     def train(

@@ -1,9 +1,9 @@
 """What to change after a run that was too short."""
 
-import json
 from math import ceil
 from pathlib import Path
 
+from regard import documents, schemas
 from regard.training.loop import TrainingLoop
 
 FEW_STEPS = 1000
@@ -49,6 +49,5 @@ def find_drop(losses: dict[int, float]) -> tuple[float, float] | None:
 
 def read_losses(folder: Path) -> dict[int, float]:
     """The validation loss by step."""
-    lines = (folder / "metrics.jsonl").read_text("utf-8").splitlines()
-    events = [json.loads(line) for line in lines]
+    events = documents.read_lines(folder / "metrics.jsonl", schemas.event_schema)
     return {event["step"]: event["loss"] for event in events if event["event"] == "validation"}

@@ -1,6 +1,5 @@
 """The result card: config, data checksums, versions, device and figures of a run."""
 
-import json
 import platform
 from pathlib import Path
 from typing import Any
@@ -9,7 +8,7 @@ import numpy
 import torch
 
 import regard
-from regard import files
+from regard import documents, files
 from regard.config import Config
 from regard.models import Model
 from regard.text.corpus import Corpus
@@ -50,7 +49,7 @@ def build_card(
 
 
 def write_card(folder: Path, card: dict[str, Any]) -> None:
-    files.write(folder / "card.json", json.dumps(card, indent=1, ensure_ascii=False) + "\n")
+    files.write(folder / "card.json", documents.dumps(card, indent=1, ensure_ascii=False) + "\n")
 
 
 def describe_environment(device: str, jobs: int) -> dict[str, Any]:

@@ -3,14 +3,16 @@
 It is dropped once a run is finished, unless training.keep_last asks to keep it.
 """
 
+from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 
 import torch
 from torch import Tensor
 from torch.optim import AdamW
 
+from regard import checksums, documents, schemas
 from regard.errors import UserError
 from regard.models import Model, weights
 from regard.training.device import get_rng_states, set_rng_states
@@ -45,9 +47,16 @@ class Progress:
     finished: bool = False
 
 
-def save(folder: Path, progress: Progress, train_step: TrainStep, writer: Writer) -> None:
+def save(
+    folder: Path,
+    progress: Progress,
+    train_step: TrainStep,
+    writer: Writer,
+    file_checksums: Mapping[str, str] | None = None,
+) -> None:
     """Write weights, their EMA, optimizer state, random generator states and progress."""
     record = {**asdict(progress), "loss_steps": train_step.loss_steps}
+    record["files"] = dict(file_checksums or {})
     writer.save(folder / FILE, collect_tensors(train_step), record)
 
 
@@ -62,18 +71,25 @@ def restore(folder: Path, train_step: TrainStep) -> Progress:
         record["loss_steps"], tensors["loss_sum"] = 0, torch.zeros(())
     check_tensors(path, tensors, collect_tensors(train_step))
     try:
-        loss_steps = record.pop("loss_steps")
-        progress = Progress(**record)
+        documents.check(record, schemas.Progress)
         set_rng_states(train_step.device, select_prefix(tensors, RNG))
-    except (KeyError, TypeError, RuntimeError) as error:
+    except (ValueError, TypeError, RuntimeError) as error:
         raise UserError(f"{path} is not a checkpoint of this version of regard: {error}") from None
     with torch.no_grad():
         for name, tensor in live_tensors(train_step).items():
             tensor.copy_(tensors[name])
     train_step.load_extra_state(select_prefix(tensors, EXTRA))
-    train_step.loss_steps = loss_steps
+    train_step.loss_steps = record["loss_steps"]
     train_step.sync_compute_model()
-    return progress
+    checksums.warn_of_changed_config(folder, record.get("files", {}))
+    # A score before the first validation is infinite, for which JSON has no number: its default.
+    names = {field.name for field in fields(Progress) if record[field.name] is not None}
+    return Progress(**{name: record[name] for name in names})
+
+
+def verify_files(folder: Path) -> None:
+    """Raise an error if the tokenizer or the architecture has changed since the state was saved."""
+    checksums.verify_run(folder, weights.read_record(folder / FILE).get("files", {}))
 
 
 def drop(folder: Path) -> None:

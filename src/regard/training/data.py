@@ -1,10 +1,10 @@
 """The data of a run: the corpus, its tokenizers, and its splits as token ids."""
 
-import json
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
+from regard import documents
 from regard.config import Config, Data
 from regard.config.defaults import chosen_values, follow_data, follows_data
 from regard.display import Display
@@ -53,7 +53,7 @@ def resolve_defaults(config: Config, load: LoadCorpus = corpus.load) -> Config:
 def describe_choices(given: Config, resolved: Config) -> list[str]:
     """A line with the settings that the amount of data decided, if there are any."""
     chosen = chosen_values(given, resolved)
-    values = ", ".join(f"{name} = {json.dumps(value)}" for name, value in chosen.items())
+    values = ", ".join(f"{name} = {documents.dumps(value)}" for name, value in chosen.items())
     return [f"chosen by the number of training pairs: {values}"] if chosen else []
 
 

@@ -1,13 +1,12 @@
 """Checks on the run folder: whether a run can start or resume there."""
 
-import json
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from regard import files
+from regard import documents, files, schemas
 from regard.config import Config
 from regard.errors import UserError
 from regard.text.corpus import Corpus
@@ -81,6 +80,6 @@ def check_same_data(folder: Path, data: Corpus) -> None:
 
 def read_start_event(folder: Path) -> dict[str, Any]:
     """The first event of a run, or an empty dict."""
-    metrics = folder / "metrics.jsonl"
-    first = metrics.read_text("utf-8").partition("\n")[0] if metrics.is_file() else ""
-    return json.loads(first) if first else {}
+    path = folder / "metrics.jsonl"
+    events = documents.read_lines(path, schemas.event_schema) if path.is_file() else []
+    return events[0] if events and events[0]["event"] == "start" else {}

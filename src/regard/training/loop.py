@@ -1,17 +1,18 @@
 """The training loop: steps, validation, early stopping, logging, and checkpoints for an exact resume."""
 
-import json
 import math
 import time
-from collections.abc import Callable
+import warnings
+from collections.abc import Callable, Mapping
 from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from regard import documents
 from regard.config import Training
 from regard.display import Display
-from regard.errors import UserError
+from regard.errors import RegardWarning, UserError
 from regard.evaluation import Likelihood, aggregate, likelihoods
 from regard.models import Model, weights
 from regard.text.batch import BatchSampler, BatchSpec, EncodedPairs
@@ -41,6 +42,8 @@ class TrainingLoop:
     """Computes validation BLEU, if that selects the best weights; None: the validation loss does."""
     progress: Progress = field(default_factory=Progress)
     callbacks: tuple[Callback, ...] = ()
+    file_checksums: Mapping[str, str] = field(default_factory=dict)
+    """Of the files that the weights belong to: see `regard.checksums`."""
 
     def __post_init__(self) -> None:
         self.batches: list[BatchSpec] = []
@@ -73,14 +76,27 @@ class TrainingLoop:
     def restore(self) -> None:
         """Continue from the last checkpoint; events that were logged after it are deleted."""
         self.progress = checkpoint.restore(self.folder, self.train_step)
-        with (self.folder / "metrics.jsonl").open("ab") as file:
-            if file.tell() > self.progress.metrics_bytes:
-                file.truncate(self.progress.metrics_bytes)
+        path, length = self.folder / "metrics.jsonl", self.progress.metrics_bytes
+        saved = path.read_bytes() if path.is_file() else b""
+        if len(saved) < length:
+            length = saved.rfind(b"\n") + 1  # else the next event would continue half a line
+            warnings.warn(
+                f"{path} has lost events: it is shorter than when the checkpoint was saved. Training goes on",
+                RegardWarning,
+                stacklevel=2,
+            )
+        with path.open("ab") as file:
+            file.truncate(length)
 
     def run(self) -> Progress:
         """Train until the last epoch is done or early stopping ends the run."""
         progress = self.progress
         self.batches = self.sampler.epoch(progress.epoch)
+        if progress.batch >= len(self.batches):
+            raise UserError(
+                f"{self.folder / checkpoint.FILE} does not match this run: {progress.batch:,} batches of an "
+                f"epoch are done, and an epoch has {len(self.batches):,}"
+            )
         self.start_clock()
         self.display.update(self.fraction_done, f"step {progress.step}")
         if self.settings.tensorboard:
@@ -147,9 +163,10 @@ class TrainingLoop:
             self.display.print(f"early stopping: no improvement in {count} validations")
         if is_best:
             record = {"step": progress.step, "loss": likelihood.loss}
+            record |= {"files": dict(self.file_checksums)}
             best = weights.saved_tensors(self.train_step.ema_model)
             self.writer.save(self.folder / "model.safetensors", best, record)
-        checkpoint.save(self.folder, progress, self.train_step, self.writer)
+        self.write_checkpoint()
         self.start_clock()
 
     def save_checkpoint(self) -> None:
@@ -161,8 +178,12 @@ class TrainingLoop:
                 "the checkpoints saved so far are unchanged"
             )
         self.stop_clock()
-        checkpoint.save(self.folder, self.progress, self.train_step, self.writer)
+        self.write_checkpoint()
         self.start_clock()
+
+    def write_checkpoint(self) -> None:
+        arguments = (self.train_step, self.writer, self.file_checksums)
+        checkpoint.save(self.folder, self.progress, *arguments)
 
     def start_clock(self) -> None:
         self.clock = (self.progress.tokens, time.perf_counter())
@@ -238,7 +259,7 @@ class TrainingLoop:
     def log(self, **event: Any) -> None:
         """Append an event to metrics.jsonl, and pass it on to TensorBoard, if enabled, and the callbacks."""
         with (self.folder / "metrics.jsonl").open("ab") as file:
-            file.write((json.dumps(event) + "\n").encode())
+            file.write((documents.dumps(event) + "\n").encode())
             file.flush()
             self.progress.metrics_bytes = file.tell()
         if self.tensorboard:

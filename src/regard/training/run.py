@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from rich.console import Console
 
-from regard import files
+from regard import checksums, documents, files, schemas
 from regard.config import Config, Training
 from regard.devices import use_threads
 from regard.display import Display
@@ -75,7 +75,7 @@ def train(
             if config_is_given:
                 check_same_data(folder, load_corpus(config.data))
             display.print(f"{folder} is finished: there is nothing to continue")
-            return files.read_json(folder / "card.json")
+            return documents.read(folder / "card.json", schemas.Card)
         choices = describe_choices(given, config)
         with (
             empty_on_error(folder),
@@ -103,6 +103,8 @@ def train_in_folder(
     `choices`: lines about settings that follow the data. `resume`: from its checkpoint.
     """
     files.remove_temporary(folder)
+    if resume:
+        checkpoint.verify_files(folder)
     # A resumed run has everything in its folder: the run it was initialised from may be gone.
     source_checkpoint = (
         SourceCheckpoint.load(config, folder) if config.init and not resume else None
@@ -115,7 +117,7 @@ def train_in_folder(
     environment = describe_environment(device, jobs)
     with use_cuda_stream(device):
         loop = build_loop(config, folder, device, data, tokenizers, model, display)
-        loop.callbacks = callbacks
+        loop.callbacks, loop.file_checksums = callbacks, checksums.of_run(folder)
         with display:
             if resume:
                 resume_loop(loop, data)
@@ -138,7 +140,7 @@ def train_in_folder(
 def use_saved_threads(folder: Path, display: Display) -> AbstractContextManager[None]:
     """Compute with as many threads as when the run started: they decide in which order sums round."""
     default = torch.get_num_threads()
-    saved = read_start_event(folder).get("threads", default)
+    saved = read_start_event(folder).get("threads") or default
     if saved != default:
         display.print(f"using {saved} CPU threads, as when this run started (now {default})")
     return use_threads(saved)

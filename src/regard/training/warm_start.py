@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from regard import files, presets, shipped
+from regard import documents, presets, schemas, shipped
 from regard.config import Config, TrainedTokenizer
 from regard.errors import UserError, join_names, suggest
 from regard.models import Model
@@ -59,7 +59,7 @@ class SourceCheckpoint:
         check_model(translator.config, config, name)
         check_tokenizer(translator.config, config, name)
         card = path / "card.json"
-        figures = files.read_json(card)["figures"] if card.is_file() else {}
+        figures = documents.read(card, schemas.Card)["figures"] if card.is_file() else {}
         return cls(name, translator, figures.get("training_seconds"))
 
     @property

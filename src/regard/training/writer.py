@@ -9,6 +9,7 @@ import contextvars
 from collections.abc import Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -23,7 +24,7 @@ class Writer:
         self.threads = ThreadPoolExecutor(1) if device.type == "cuda" else None
         self.last: Future[None] | None = None
 
-    def save(self, path: Path, tensors: Mapping[str, Tensor], record: dict[str, object]) -> None:
+    def save(self, path: Path, tensors: Mapping[str, Tensor], record: dict[str, Any]) -> None:
         """`weights.save`, perhaps later."""
         if self.threads is None:
             weights.save(path, dict(tensors), record)
