@@ -34,8 +34,9 @@ HANG_SECONDS = 20
 MEMORY = 3 * 2**30  # bytes beyond what this process has already
 FILE_SIZE = 2**28
 LONGEST_MESSAGE = 4000  # characters
-SETTING = re.compile(
-    r"(data|tokenizer|model|training|search)\.\w+: |out of memory: lower training\."
+# What is as good as a file's name: a setting, or the only model that is loaded.
+NAMED = re.compile(
+    r"(data|tokenizer|model|training|search)\.\w+: |.*training\.\w+|.*(this|the) model"
 )
 
 FIGURES = ((run, "draw_examples"), (report, "draw_curves"), (report, "draw_quality"))
@@ -174,7 +175,7 @@ def read(kind: Kind, folder: Path, expected: Any) -> tuple[str, str]:
 
 def judge_message(message: str, folder: Path) -> tuple[str, str]:
     """An error is clean if it names the file, its folder or a setting, and can be read."""
-    if str(folder) not in message and not SETTING.match(message):
+    if str(folder) not in message and not NAMED.match(message):
         return "traceback", f"no file is named in: {message}"
     if len(message) > LONGEST_MESSAGE:
         return "traceback", f"a message of {len(message):,} characters: {message:.200}"

@@ -80,25 +80,25 @@ class EnoughTraining(Exception):  # noqa: N818
 
 @contextlib.contextmanager
 def stop_training(seconds: float) -> Iterator[None]:
-    """Edited settings may ask for a million epochs: raise `EnoughTraining` after some time."""
+    """Edited settings may ask for a million epochs: raise `EnoughTraining` after some CPU time."""
 
     def stop(*_: Any) -> None:
         raise EnoughTraining
 
-    previous = signal.signal(signal.SIGALRM, stop)
-    signal.setitimer(signal.ITIMER_REAL, seconds)
+    previous = signal.signal(signal.SIGPROF, stop)
+    signal.setitimer(signal.ITIMER_PROF, seconds)
     try:
         yield
     finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
-        signal.signal(signal.SIGALRM, previous)
+        signal.setitimer(signal.ITIMER_PROF, 0)
+        signal.signal(signal.SIGPROF, previous)
 
 
 def resume(folder: Path) -> Any:
     """`regard train --resume`: the weights and the card."""
     options = {"resume": True, "console": Console(file=io.StringIO())}
     try:
-        with stop_training(5):
+        with stop_training(4):
             card = train(None, folder / "run", "cpu", **options)
     except EnoughTraining:
         return "training goes on"
