@@ -8,8 +8,10 @@ RUN := runs/demo
 PICTURES := runs/demo-de-en
 RUNS ?= de-en de-en-gru
 SENTENCES ?= 50
+MINUTES ?= 3
+KINDS ?=
 
-.PHONY: help demo test quick mutations attacks faults page-check docs check format clean
+.PHONY: help demo test quick mutations attacks faults fuzz page-check docs check format clean
 
 help:
 	@echo "make demo       set up, translate German and plot the attention, then train the case task (a minute)"
@@ -18,6 +20,7 @@ help:
 	@echo "make mutations  break the library in many places: which test notices each?"
 	@echo "make attacks    answer files that attack the checker of worksheets: which are stopped here?"
 	@echo "make faults     kill and fail every file operation of every command: nothing may be lost (an hour)"
+	@echo "make fuzz       mutate every kind of file that regard reads (MINUTES=3 KINDS=\"weights card\")"
 	@echo "make page-check the page's engine against Python on 50 test sentences (RUNS=\"de-en runs/mine\" SENTENCES=1000)"
 	@echo "make docs       write the generated parts of the docs"
 	@echo "make check      ruff, pyright, import-linter"
@@ -61,6 +64,9 @@ attacks: $(READY)
 
 faults: $(READY)
 	@OMP_NUM_THREADS=1 $(BIN)/python -m tests.faults $(COMMANDS)
+
+fuzz: $(READY)
+	@$(BIN)/python -m tests.fuzz $(KINDS) --minutes $(MINUTES)
 
 page-check: $(READY)
 	@$(BIN)/python -m tests.page.check $(RUNS) --sentences $(SENTENCES)

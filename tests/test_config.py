@@ -555,7 +555,7 @@ def test_base_inherits_and_a_new_kind_resets_its_table(tmp_path):
     ("base", "message"),
     [
         ('"mine.toml"', r"base: .*mine\.toml -> .*mine\.toml is a cycle"),
-        ('"cas"', r'no preset "cas"\. Did you mean "case"'),
+        ('"cas"', r'mine\.toml: base: there is no preset "cas"\. Did you mean "case"'),
         ('"none.toml"', r"there is no file .*none\.toml"),
         ("3", r"base: got 3; it should be a preset or a \.toml file"),
     ],

@@ -4,9 +4,19 @@ import errno
 from collections.abc import Iterable
 from difflib import get_close_matches
 
+LONGEST_MESSAGE = 3000  # characters
+
 
 class UserError(ValueError):
-    """A mistake that the user can fix. The command line prints its message and exits with code 2."""
+    """A mistake that the user can fix. The command line prints its message and exits with code 2.
+
+    A message that quotes a file could be as long as the file: its middle is left out.
+    """
+
+    def __init__(self, message: str) -> None:
+        if len(message) > LONGEST_MESSAGE:
+            message = f"{message[:1000]} ... {message[-1000:]}"
+        super().__init__(message)
 
 
 class RegardWarning(UserWarning):

@@ -5,7 +5,6 @@ import json
 import shutil
 import sys
 
-import numpy as np
 import pytest
 import torch
 import transformers
@@ -24,6 +23,7 @@ from regard.models.weights import load_tensors, state_tensors
 from regard.search import beam, greedy
 from regard.text.batch import EncodedPairs
 from regard.text.tokenizer import BOS, EOS, PAD, SPECIAL_TOKENS, UNK
+from tests.checkpoints import write_gguf
 
 SHAPES = ("gpt2", "llama", "marian", "bart", "t5")
 DECODER_ONLY = ("gpt2", "llama")
@@ -433,62 +433,6 @@ def test_a_damaged_architecture_raises_an_error(load, tmp_path):
         Architecture.load(tmp_path).build()
 
 
-def interleave(weight: np.ndarray, heads: int) -> np.ndarray:
-    """From two halves to adjacent pairs: how a GGUF file orders the rows for rotary positions."""
-    rows, columns = weight.shape
-    halves = weight.reshape(heads, 2, rows // heads // 2, columns)
-    return halves.swapaxes(1, 2).reshape(rows, columns)
-
-
-def write_gguf(path, model, tokenizer) -> None:
-    import gguf
-
-    writer, c = gguf.GGUFWriter(path, "llama"), model.config
-    writer.add_context_length(c.max_position_embeddings)
-    writer.add_embedding_length(c.hidden_size)
-    writer.add_block_count(c.num_hidden_layers)
-    writer.add_feed_forward_length(c.intermediate_size)
-    writer.add_head_count(c.num_attention_heads)
-    writer.add_head_count_kv(c.num_key_value_heads)
-    writer.add_key_length(c.head_dim)
-    writer.add_rope_dimension_count(c.head_dim)
-    writer.add_layer_norm_rms_eps(c.rms_norm_eps)
-    writer.add_vocab_size(c.vocab_size)
-    names = {i: name for name, i in tokenizer.get_vocab().items()}
-    tokens = [names.get(i, f"<unused {i}>") for i in range(c.vocab_size)]
-    merges = json.loads(tokenizer.backend_tokenizer.to_str())["model"]["merges"]
-    writer.add_tokenizer_model("gpt2")
-    writer.add_tokenizer_pre("default")
-    writer.add_token_list(tokens)
-    writer.add_token_types([3 if i < 3 else 1 for i in range(c.vocab_size)])
-    writer.add_token_merges([" ".join(merge) for merge in merges])
-    writer.add_bos_token_id(tokenizer.bos_token_id)
-    writer.add_eos_token_id(tokenizer.eos_token_id)
-    writer.add_unk_token_id(tokenizer.unk_token_id)
-    in_block = {"self_attn.q_proj": "attn_q", "self_attn.k_proj": "attn_k"}
-    in_block |= {"self_attn.v_proj": "attn_v", "self_attn.o_proj": "attn_output"}
-    in_block |= {"mlp.gate_proj": "ffn_gate", "mlp.up_proj": "ffn_up", "mlp.down_proj": "ffn_down"}
-    in_block |= {"input_layernorm": "attn_norm", "post_attention_layernorm": "ffn_norm"}
-    outside = {
-        "model.embed_tokens.weight": "token_embd.weight",
-        "model.norm.weight": "output_norm.weight",
-    }
-    outside["lm_head.weight"] = "output.weight"
-    heads = {"attn_q": c.num_attention_heads, "attn_k": c.num_key_value_heads}
-    for name, tensor in model.state_dict().items():
-        value, gguf_name = tensor.float().numpy(), outside.get(name)
-        if gguf_name is None:
-            _, _, number, rest = name.removesuffix(".weight").split(".", 3)
-            kind = in_block[rest]
-            value = interleave(value, heads[kind]) if kind in heads else value
-            gguf_name = f"blk.{number}.{kind}.weight"
-        writer.add_tensor(gguf_name, np.ascontiguousarray(value))
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.write_tensors_to_file()
-    writer.close()
-
-
 @torch.no_grad()
 def test_a_gguf_file_equals_the_original_model(load, load_hf, checkpoint, tmp_path):
     path = tmp_path / "tiny.gguf"
@@ -615,6 +559,25 @@ def test_a_bidirectional_model_cannot_generate(checkpoint, tmp_path):
 
 
 INDEX = "model.safetensors.index.json"
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        (b"}", b"", r"tokenizer\.json is damaged"),
+        (b'"a": 67', b'"a": 1000000000', "a token with the id 1,000,000,000, too large"),
+        (b'"id": 2', b'"id": 99999999', "a token with the id 99,999,999, too large"),
+    ],
+)
+def test_a_damaged_tokenizer_is_a_user_error(checkpoint, tmp_path, old, new, message):
+    folder = shutil.copytree(checkpoint("llama"), tmp_path / "damaged")
+    path = folder / "tokenizer.json"
+    assert old in path.read_bytes()
+    path.write_bytes(path.read_bytes().replace(old, new, 1))
+    with pytest.raises(UserError, match=message):
+        load_pretrained(config.Pretrained(name=str(folder)), config.PretrainedTokenizer())
+
+
 # How a checkpoint can name a pickle as its weights: the names of the pickle and of an index of shards,
 # further entries of config.json, the error.
 PICKLES = {

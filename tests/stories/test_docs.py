@@ -21,7 +21,7 @@ PAGES = [
     "CONTRIBUTING.md",
     *sorted(f"docs/{path.name}" for path in (ROOT / "docs").glob("*.md")),
 ]
-LINKED = [*PAGES, "CHANGELOG.md"]
+LINKED = [*PAGES, "CHANGELOG.md", "SECURITY.md"]
 
 # How a page's commands are made small; all the rest runs as written, in order, in one folder with small data.
 SMALL = ["training.epochs=1", "training.min_steps=0"]

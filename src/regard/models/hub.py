@@ -20,6 +20,7 @@ from regard.errors import UserError, is_rust_error, suggest
 from regard.models.gguf_header import check_header
 
 INDEX = ".index.json"
+MAX_ID = 2**24  # of a token
 LAYERS = re.compile(r"layers?$")  # of keys: num_hidden_layers, n_layer
 MAX_LAYERS = 1000
 EXTRA = 'model.kind = "pretrained" needs more packages: pip install "regard[pretrained]"'
@@ -114,6 +115,7 @@ def check_files(name: str, path: str) -> None:
             f'"{name}" has a PEFT adapter, which regard does not load: merge it into the model with '
             "merge_and_unload, then save_pretrained, or delete adapter_config.json"
         )
+    check_ids(name, read_json(path, "tokenizer.json"))
     weights = str(config.get("transformers_weights") or "model.safetensors")
     shards = [
         str(shard)
@@ -128,6 +130,20 @@ def check_files(name: str, path: str) -> None:
                 f'"{name}" names {file} as a file of weights: regard loads only .safetensors files in '
                 "the checkpoint's folder (a pickle can run code). Convert it with save_pretrained"
             )
+
+
+def check_ids(name: str, tokenizer: dict[str, Any]) -> None:
+    """Raise an error for an id in tokenizer.json so large that `tokenizers` aborts for lack of memory."""
+    model, added = tokenizer.get("model"), tokenizer.get("added_tokens")
+    vocabulary = model.get("vocab") if isinstance(model, dict) else None
+    ids = list(vocabulary.values()) if isinstance(vocabulary, dict) else []
+    ids += [token.get("id") for token in added or [] if isinstance(token, dict)]
+    largest = max((index for index in ids if isinstance(index, int)), default=0)
+    if largest > MAX_ID:
+        raise UserError(
+            f'the tokenizer.json of "{name}" has a token with the id {largest:,}, too large for any '
+            "vocabulary: it is damaged. Download it again"
+        )
 
 
 def check_config(name: str, config: dict[Any, Any]) -> None:

@@ -112,7 +112,8 @@ def read(name: str, derived: tuple[str, ...] = ()) -> dict[str, Any]:
     """
     path = Path(name)
     is_file = name.endswith(".toml")
-    table = from_folder(read_file(path), path.parent) if is_file else read_preset(name)
+    where = f"{derived[-1]}: base: " if derived else ""
+    table = from_folder(read_file(path), path.parent) if is_file else read_preset(name, where)
     if "base" not in table:
         return table
     base = table.pop("base")
@@ -125,21 +126,22 @@ def read(name: str, derived: tuple[str, ...] = ()) -> dict[str, Any]:
     return apply(read(base, chain), leaves(table))
 
 
-def read_preset(name: str) -> dict[str, Any]:
+def read_preset(name: str, where: str = "") -> dict[str, Any]:
+    """The table of a preset; errors begin with `where` its name was found."""
     file = resources.files("regard.presets") / f"{name}.toml"
     if not file.is_file():
         if name in renamed.PRESETS:
             raise UserError(
-                f'there is no preset "{name}". It is now called "{renamed.PRESETS[name]}".'
+                f'{where}there is no preset "{name}". It is now called "{renamed.PRESETS[name]}".'
             )
         known = names()
         if name in shipped.names():
             raise UserError(
-                f'there is no preset "{name}": it is a shipped model, trained already, as in '
+                f'{where}there is no preset "{name}": it is a shipped model, trained already, as in '
                 f'`regard translate {name} "..."`. Its preset is "tatoeba-{name}".'
             )
         raise UserError(
-            f'there is no preset "{name}".{suggest(name, known)} Presets: {join_names(known)}. '
+            f'{where}there is no preset "{name}".{suggest(name, known)} Presets: {join_names(known)}. '
             "A file of your own must end in .toml."
         )
     return tomllib.loads(file.read_text("utf-8"))
