@@ -112,7 +112,7 @@ def limit_checks(harness: Harness, short: bool) -> dict[str, Check]:
     warm = {
         **{f"files of {n} bytes at most": partial(train, size, n) for n in (100, 4096, 20_000)},
         **{f"{n} open files at most": partial(train, handles, n) for n in (4, 6, 8, 10, 14, 20)},
-        **{f"{n} MiB more memory": partial(train, memory, used + n * MIB) for n in (1, 8, 24, 128)},
+        **{f"{n} MiB more memory": partial(train, memory, used + n * MIB) for n in (4, 8, 24, 128)},
     }
     cold = {
         **{f"{n} open files from the start": partial(start, handles, n) for n in (5, 8, 12, 24)},

@@ -13,6 +13,7 @@ from regard.compare.plan import Run
 from regard.compare.processes import JobPool
 from regard.errors import UserError
 from regard.training.differences import changed_settings
+from regard.training.folder import clean_up
 from regard.translator import read_config
 
 JOB = (sys.executable, "-m", "regard.compare.job")
@@ -68,6 +69,10 @@ def sweep(
     pending = [run for run in runs if not is_finished(run, split, beams)]
     required = prerequisites(pending)
     check_settings([*required, *runs])
+    for run in runs:
+        if run not in pending:
+            clean_up(run.folder, run.config)
+            files.remove_orphans([lock_path(run)])
     report(f"{len(runs)} runs, {len(runs) - len(pending)} already finished, {jobs} at a time")
     with JobPool(jobs) as pool:
 
@@ -101,7 +106,7 @@ def lock_run(run: Run, pool: JobPool, report: Callable[[str], None]) -> Iterator
     A thread waits for one lock at a time and holds no other: two comparisons cannot wait for each other.
     """
     pool.raise_if_stopped()
-    path, waiting = run.folder.with_suffix(".lock"), False
+    path, waiting = lock_path(run), False
     while True:
         try:
             with files.report_errors(path):
@@ -116,6 +121,10 @@ def lock_run(run: Run, pool: JobPool, report: Callable[[str], None]) -> Iterator
         yield
     finally:
         files.remove_locked(path, file)
+
+
+def lock_path(run: Run) -> Path:
+    return run.folder.with_suffix(files.LOCK)
 
 
 def run_label(run: Run) -> str:

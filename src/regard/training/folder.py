@@ -1,7 +1,7 @@
 """Checks on the run folder: whether a run can start or resume there."""
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -44,6 +44,14 @@ def is_finished(folder: Path) -> bool:
 def has_checkpoint(folder: Path) -> bool:
     """Whether the folder has anything to continue from, or a finished run."""
     return (folder / checkpoint.FILE).is_file() or is_finished(folder)
+
+
+def clean_up(folder: Path, config: Config) -> None:
+    """Delete what a finished run does not need, and what a killed process left, if that is possible."""
+    with suppress(UserError), files.lock(folder):
+        files.remove_temporary(folder)
+        if not config.training.keep_last:
+            checkpoint.drop(folder)
 
 
 @contextmanager

@@ -1,7 +1,7 @@
 """A training run from start to end: data, model, warm start, loop, result card."""
 
 from collections.abc import Sequence
-from contextlib import AbstractContextManager, nullcontext, suppress
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +11,6 @@ from regard import checksums, documents, files, schemas
 from regard.config import Config, Training
 from regard.devices import use_threads
 from regard.display import Display
-from regard.errors import UserError
 from regard.evaluation import greedy_bleu
 from regard.models import Model, PretrainedCheckpoint, build, load_pretrained
 from regard.terminal import Console
@@ -35,6 +34,7 @@ from regard.training.examples import draw_examples
 from regard.training.folder import (
     check_folder,
     check_same_data,
+    clean_up,
     empty_on_error,
     is_finished,
     read_start_event,
@@ -138,14 +138,6 @@ def train_in_folder(
     write_card(folder, card)
     clean_up(folder, config)
     return card
-
-
-def clean_up(folder: Path, config: Config) -> None:
-    """Delete what a finished run does not need, and what a killed process left, if that is possible."""
-    with suppress(UserError), files.lock(folder):
-        files.remove_temporary(folder)
-        if not config.training.keep_last:
-            checkpoint.drop(folder)
 
 
 def use_saved_threads(folder: Path, display: Display) -> AbstractContextManager[None]:
