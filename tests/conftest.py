@@ -28,6 +28,7 @@ with jaxtyping.install_import_hook("regard", "beartype.beartype"):
 # Tests of many parts together: they run without checks, as for users, and not at all with --quick.
 MANY_PARTS = (
     *("stories", "training", "compare", "labs", "benchmarks", "serve"),
+    *("attacks", "fuzz", "released"),
     *("text/test_tasks.py", "text/test_datasets.py", "text/test_overlap.py"),
     "models/test_traced.py",  # while a step is traced, sizes are tensors
     *("evaluation/test_ablation.py", "test_translator.py", "test_api.py", "test_lines.py"),

@@ -1,7 +1,6 @@
 """Run folders that released versions wrote: this version loads them, with the outputs of that time."""
 
 import json
-import os
 import shutil
 from pathlib import Path
 from typing import Any
@@ -45,7 +44,6 @@ def test_an_unfinished_run_is_resumed(
     version: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(run, "draw_examples", lambda *_: None)
-    monkeypatch.setattr(os, "fsync", lambda _: None)  # of 40 checkpoints
     folder = tmp_path / "run"
     shutil.copytree(HERE / version / UNFINISHED, folder)
     card: dict[str, Any] = train(None, folder, "cpu", resume=True, console=Console(quiet=True))
