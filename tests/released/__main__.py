@@ -116,7 +116,7 @@ def keep(evaluation: dict[str, Any]) -> dict[str, Any]:
 
 def stop_after_checkpoint(run: Path, options: list[str]) -> None:
     """Interrupt training, like Ctrl-C, when its second validation is logged."""
-    long = ["--set", "training.epochs=100", "--set", "training.validate_every=20"]
+    long = ["--set", "training.epochs=20", "--set", "training.validate_every=10"]
     command = ["train", "case", "--run", str(run), "--device", "cpu", *options, *long]
     process = subprocess.Popen([sys.executable, "-m", "regard", *command])
     log, deadline = run / "metrics.jsonl", time.monotonic() + 120
