@@ -71,7 +71,8 @@ def find_model(
     cached = cache_dir() / "ctranslate2" / fingerprint(run)
     files.remove_temporary(cached.parent)
     if not is_intact(cached, run):
-        files.remove(cached)
+        if cached.is_dir():
+            files.remove(cached)
         try:
             write_model(settings, tokenizers, model, cached, run)
         except UserError:

@@ -111,7 +111,9 @@ def test_a_comparison_grows(open_served, tmp_path):
         folder.mkdir(parents=True, exist_ok=True)
         with (folder / "metrics.jsonl").open("a") as file:
             for step in steps:
-                file.write(f'{{"event": "validation", "step": {step}, "loss": {9 - step / 10}}}\n')
+                file.write(
+                    f'{{"event": "validation", "step": {step}, "loss": {9 - step / 10}, "seconds": 1.5}}\n'
+                )
 
     log("case-rnn-1a2b3c4d/seed-0", range(5, 15, 5))
     with serve(Settings((), (tmp_path / "sweep",))) as client:
