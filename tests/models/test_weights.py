@@ -337,3 +337,12 @@ def test_weights_that_are_not_floats(dtype: torch.dtype) -> None:
         UserError, match=rf'm is damaged: "{re.escape(name)}" is of type .*, not float'
     ):
         load_tensors(ours, tensors | {name: tensors[name].to(dtype)}, Path("m"))
+
+
+def test_an_interrupt_is_not_reported_as_damage(tmp_path: Path, monkeypatch) -> None:
+    def interrupt(*_, **__):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("regard.models.weights.safe_open", interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        read(tmp_path / "model.safetensors")

@@ -15,7 +15,10 @@ TESTS: dict[str, tuple[tuple[str, ...], ...]] = {
     ),
     "signals.py": (("tests/test_signals.py",), ("tests/training/test_resume.py", "tests/faults")),
     "training/checkpoint.py": (("tests/training/test_resume.py",), ("tests/faults",)),
-    "training/folder.py": (("tests/training/test_resume.py",), ("tests/faults",)),
+    "training/folder.py": (
+        ("tests/training/test_resume.py",),
+        ("tests/stories/test_same_data.py", "tests/faults"),
+    ),
     "training/writer.py": (("tests/training/test_writer.py",), ("tests/training/test_resume.py",)),
     "models/weights.py": (("tests/models/test_weights.py",), ("tests/training/test_resume.py",)),
     "text/cache.py": (("tests/text/test_cache.py",), ("tests/faults",)),
