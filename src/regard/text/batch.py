@@ -33,7 +33,7 @@ class Batch:
 
 
 TokenIds = Sequence[Sequence[int]]
-CHUNK = 500  # texts that are tokenized together: with 10,000, garbage collection takes half of the time
+CHUNK = 500  # texts tokenized together: with 10,000, garbage collection takes half of the time
 
 
 @dataclass(frozen=True)
