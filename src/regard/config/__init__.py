@@ -50,6 +50,7 @@ from regard.config.models import (
     TransformerBase,
     TransformerStack,
 )
+from regard.config.synthetic import Recipe, SyntheticPairs
 from regard.config.table import (
     Custom,
     Table,
@@ -67,6 +68,7 @@ from regard.config.text import (
     HubData,
     Noise,
     PairsData,
+    ParallelData,
     PlainText,
     PretrainedTokenizer,
     SyntheticData,
@@ -103,12 +105,14 @@ __all__ = [
     "Noise",
     "Normaliser",
     "PairsData",
+    "ParallelData",
     "PlainNormaliser",
     "PlainScore",
     "PlainText",
     "Position",
     "Pretrained",
     "PretrainedTokenizer",
+    "Recipe",
     "Recurrent",
     "RecurrentDecoder",
     "RecurrentEncoder",
@@ -121,6 +125,7 @@ __all__ = [
     "Sinusoidal",
     "StateSpaceMixer",
     "SyntheticData",
+    "SyntheticPairs",
     "Table",
     "TokenizerConfig",
     "TrainedTokenizer",

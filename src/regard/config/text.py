@@ -5,6 +5,7 @@ from typing import Literal
 from pydantic import Field, model_validator
 
 from regard.config import limits
+from regard.config.synthetic import SyntheticPairs
 from regard.config.table import Table
 
 
@@ -22,6 +23,26 @@ class Data(Table):
     def is_user_data(self) -> bool:
         """Whether the user brings the data: neither generated nor one of Regard's public corpora."""
         return bool(self.file_splits)
+
+
+class ParallelData(Data):
+    """Sentence pairs, real and synthetic."""
+
+    swap: bool = False
+    """Swap the two sides: train the other direction on the same data."""
+    repeat: int = Field(default=1, ge=0, le=1000)
+    """How often each real pair occurs in an epoch; 0: train on synthetic pairs alone."""
+    synthetic: tuple[SyntheticPairs, ...] = ()  # type: ignore[valid-type]
+    """Pairs that a model has made of monolingual text, mixed with the real ones. Those with a sentence of the
+    validation or test set are left out."""
+
+    @model_validator(mode="after")
+    def _check_repeat(self) -> "ParallelData":
+        if self.repeat == 0 and not self.synthetic:
+            raise ValueError(
+                "data.repeat = 0 leaves only the pairs of data.synthetic, and there are none: add some"
+            )
+        return self
 
 
 class SyntheticData(Data):
@@ -53,7 +74,7 @@ class SyntheticData(Data):
 ParallelCorpus = Literal["multi30k", "tatoeba-fr-en", "tatoeba-de-en"]
 
 
-class DatasetData(Data):
+class DatasetData(ParallelData):
     """A public parallel corpus: see `regard data list`."""
 
     kind: Literal["dataset"] = "dataset"
@@ -65,7 +86,7 @@ class DatasetData(Data):
     """Target language."""
 
 
-class FileData(Data):
+class FileData(ParallelData):
     """Your own parallel text: two line-aligned files, a .tsv, or a .jsonl, each plain or .gz."""
 
     kind: Literal["files"] = "files"
@@ -108,7 +129,7 @@ class FileData(Data):
         return self
 
 
-class HubData(Data):
+class HubData(ParallelData):
     """A Hugging Face dataset; Parquet and Arrow files need the extra `hf`."""
 
     kind: Literal["hf"] = "hf"
