@@ -93,7 +93,7 @@ def prepare(
 
     `config`: with the absolute paths of their files.
     """
-    check_chain(config)
+    list(makers(config))  # a circle is an error before anything is trained
     for number, entry in recipes(config):
         if not Path(entry.file).is_file():
             try:
@@ -155,12 +155,19 @@ def reverse_config(entry: Any, data: ParallelData) -> Config:
     return Config.model_validate(table)
 
 
-def makers(config: Config) -> Iterator[Config]:
-    """The config and those of all models that are trained first, to make its synthetic pairs."""
+def makers(config: Config, chain: tuple[str, ...] = ()) -> Iterator[Config]:
+    """The config, and those of all models that are trained first to make its synthetic pairs.
+
+    An error if a model would need pairs of its own, directly or through others.
+    """
     yield config
     for _, entry in recipes(config):
-        if not is_run(entry.translator):
-            yield from makers(reverse_config(entry, config.data))
+        name = entry.translator
+        if is_run(name):
+            continue
+        if name in chain:
+            raise UserError(f"data.synthetic: from is circular: {' from '.join((*chain, name))}")
+        yield from makers(reverse_config(entry, config.data), (*chain, name))
 
 
 def check_direction(run: str, data: ParallelData, entry: Any) -> None:
@@ -174,14 +181,3 @@ def check_direction(run: str, data: ParallelData, entry: Any) -> None:
             f"{run} translates {' to '.join(map(str, found))}, and "
             f"{' to '.join(map(str, wanted))} is needed (reverse is {str(entry.reverse).lower()})"
         )
-
-
-def check_chain(config: Config, chain: tuple[str, ...] = ()) -> None:
-    """Raise an error if a model is translated with by itself, directly or through others."""
-    for _, entry in recipes(config):
-        name = entry.translator
-        if is_run(name):
-            continue
-        if name in chain:
-            raise UserError(f"data.synthetic: from is circular: {' from '.join((*chain, name))}")
-        check_chain(presets.load(name), (*chain, name))
