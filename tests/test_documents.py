@@ -49,6 +49,8 @@ SAMPLES: dict[type[Document], dict[str, Any]] = {
     schemas.Tokenizers: {"joint": WORDS, "max_tokens": 5, "source_eos": True},
     schemas.Architecture: {"hf_config": {}, "logit_scale": 1.0, "suppressed_ids": [0]},
     schemas.Record: {"step": 1, "files": {"config.toml": HASH}, "checksum": HASH},
+    schemas.AugmentProgress: {"lines": 3, "bytes": 5, "seconds": 0.5, "counts": {}, "origin": {}},
+    schemas.AugmentCard: {"recipe": {}, "counts": {"pairs": 3}, "seconds": 0.5},
     schemas.ExportRecord: {"run": "ab", "files": {"model.bin": HASH}},
     schemas.RepositoryListing: {"sha": "0" * 40, "siblings": [{"rfilename": "a", "blobId": "b"}]},
 }

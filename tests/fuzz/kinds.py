@@ -12,8 +12,9 @@ from typing import Any
 
 from rich.console import Console
 
-from regard import config, presets
+from regard import config, documents, presets, schemas
 from regard.api import Translator
+from regard.augment import Augmenter, write_pairs
 from regard.compare import curves, report
 from regard.compare.plan import plan
 from regard.compare.sweep import check_settings, is_finished
@@ -25,6 +26,7 @@ from regard.serve.catalogue import read_comparison
 from regard.text import cache, corpus, datasets, references
 from regard.text.hub import Repository
 from regard.text.lines import read_lines
+from regard.text.synthetic import read_synthetic
 from regard.text.tokenizer import TokenizerPair
 from regard.training import train
 from regard.translator import load
@@ -208,6 +210,25 @@ def read_listing(folder: Path) -> Any:
     return Repository.parse_listing(str(path), path)
 
 
+def read_progress(folder: Path) -> Any:
+    """An interrupted `regard augment` goes on, or starts again."""
+    augmenter = Augmenter(load(folder / "run"), config.Recipe(max_ratio=1e6))
+    augmenter.check_output = lambda *_: None
+    out = folder / "half.jsonl"
+    write_pairs(augmenter, [source for source, _ in PAIRS], out, {"run": "run"})
+    return out.read_text("utf-8")
+
+
+def read_pairs_card(folder: Path) -> Any:
+    documents.read(folder / "pairs.card.json", schemas.AugmentCard)
+
+
+def read_synthetic_pairs(folder: Path) -> Any:
+    return read_synthetic(
+        config.SyntheticPairs(file=str(folder / "pairs.jsonl")), "data.synthetic.0"
+    )
+
+
 WEIGHTS, TOKENIZER = "run/model.safetensors", "run/tokenizer.json"
 KINDS: dict[str, Kind] = {
     "config": Kind("words", "run/config.toml", "toml", translate),
@@ -269,5 +290,10 @@ KINDS: dict[str, Kind] = {
         "checkpoint", "tokenizer_config.json", "json", read_checkpoint, is_checked=False
     ),
     "int8-kernels": Kind("records", "int8.json", "json", recall_kernels, is_checked=False),
+    "augment-progress": Kind(
+        "pairs", "half.jsonl.progress.json", "json", read_progress, is_checked=False
+    ),
+    "augment-card": Kind("pairs", "pairs.card.json", "json", read_pairs_card, is_checked=False),
+    "augment-pairs": Kind("pairs", "pairs.jsonl", "jsonl", read_synthetic_pairs, is_checked=False),
     "hub-listing": Kind("records", "listing.json", "json", read_listing, is_checked=False),
 }

@@ -14,10 +14,11 @@ from rich.console import Console
 
 from regard import config
 from regard.api import Translator
+from regard.augment import Augmenter, write_pairs
 from regard.compare.job import run_job
 from regard.compare.plan import plan
 from regard.compare.report import write_report
-from regard.config import Config
+from regard.config import Config, Recipe
 from regard.evaluation import evaluate
 from regard.export import export
 from regard.models import build, load_pretrained
@@ -175,6 +176,20 @@ def save_records(folder: Path) -> None:
     (folder / "listing.json").write_text(json.dumps({"sha": "a" * 40, "siblings": siblings}))
 
 
+def save_pairs(folder: Path) -> None:
+    """A run, and synthetic pairs of it: whole with their card, and half, with how far they are."""
+    save_run(folder / "run", RECURRENT, {"kind": "characters"})
+    augmenter = Augmenter(load(folder / "run"), Recipe(max_ratio=1e6))
+    augmenter.check_output = lambda *_: None  # a random model hardly ever ends its output
+    out = folder / "pairs.jsonl"
+    write_pairs(augmenter, [source for source, _ in PAIRS], out, {"run": "run"})
+    lines = out.read_bytes()
+    half = {"lines": 2, "bytes": len(lines), "seconds": 0.5, "counts": {"texts": 2, "pairs": 2}}
+    origin = {"run": "run", "recipe": augmenter.recipe.model_dump(mode="json")}
+    (folder / "half.jsonl.part").write_bytes(lines)
+    (folder / "half.jsonl.progress.json").write_text(json.dumps(half | {"origin": origin}))
+
+
 def in_run(save: Callable[..., Any], *arguments: Any, **options: Any) -> Callable[[Path], Any]:
     return lambda folder: save(folder / "run", *arguments, **options)
 
@@ -195,4 +210,5 @@ SAMPLES: dict[str, Callable[[Path], Any]] = {
     "tokens": save_token_cache,
     "texts": save_texts,
     "records": save_records,
+    "pairs": save_pairs,
 }

@@ -53,6 +53,9 @@ TERMINAL = "tests/test_terminal.py"
 TABLES = "tests/test_tables.py"
 OUTPUTS = "tests/stories/test_outputs.py"
 PAGES = "tests/page/test_pages.py"
+AUGMENT = "tests/test_augment.py"
+SYNTHETIC = "tests/text/test_synthetic.py"
+TRAIN_SYNTHETIC = "tests/training/test_synthetic.py"
 
 
 @dataclass(frozen=True)
@@ -79,6 +82,70 @@ def in_file(file: str, *tests: str, breaks: dict[str, tuple[str, str]]) -> list[
 
 
 BREAKS: list[Break] = [
+    *in_file(
+        "augment.py",
+        AUGMENT,
+        breaks={
+            "augment: duplicates are kept": ("if digest in self.seen:", "if False:"),
+            "augment: held-out texts are translated": (
+                'return "held_out" if key in self.held_out else None',
+                "return None",
+            ),
+            "augment: held-out outputs are kept": (
+                'if key in self.held_out:\n            return "held_out"\n        if key ==',
+                "if key ==",
+            ),
+            "augment: back-translation has the sides of forward translation": (
+                "sides = (translated, text) if self.recipe.reverse",
+                "sides = (text, translated) if self.recipe.reverse",
+            ),
+            "augment: samples depend on the windows": (
+                "numbers = [number - 1 for number in sources]",
+                "numbers = list(range(len(sources)))",
+            ),
+            "augment: half a window is kept after a crash": (
+                "files.shorten(part, progress.bytes)",
+                "pass",
+            ),
+            "augment: texts before the interruption may occur again": (
+                "augmenter.skip(islice(iterator, progress.lines))",
+                "list(islice(iterator, progress.lines))",
+            ),
+            "augment: another origin is continued": (
+                'saved if record["origin"] == origin and is_whole else cls()',
+                "saved if is_whole else cls()",
+            ),
+        },
+    ),
+    *in_file(
+        "text/synthetic.py",
+        SYNTHETIC,
+        breaks={
+            "synthetic: held-out sentences are trained on": (
+                "if not sentences & {normalise(side) for side in pair}",
+                "if pair",
+            ),
+            "synthetic: real pairs are not repeated": ("train * data.repeat", "list(train)"),
+            "synthetic: distillation translates the targets": (
+                "side = 1 if entry.reverse else 0",
+                "side = 1",
+            ),
+        },
+    ),
+    *in_file(
+        "training/synthetic.py",
+        TRAIN_SYNTHETIC,
+        breaks={
+            "synthetic: the reverse model is not reversed": (
+                '"swap": data.swap != entry.reverse',
+                '"swap": data.swap',
+            ),
+            "synthetic: the number of pairs leaves out the repetitions": (
+                "data.repeat * len(train)",
+                "len(train)",
+            ),
+        },
+    ),
     *in_file(
         "attention/attend.py",
         ATTEND,

@@ -11,8 +11,9 @@ from pathlib import Path
 import pytest
 import typer
 
-from regard import cli, presets
+from regard import augment, cli, presets
 from regard.text.datasets import DATASETS
+from regard.training import synthetic
 from tests.stories.generated import regenerate
 
 ROOT = Path(__file__).parents[2]
@@ -47,6 +48,23 @@ def small_settings(preset: str, checkpoint) -> list[str]:
     settings += [] if config.is_language_model else SMALL_OUTPUTS
     folder = checkpoint("llama") if config.is_pretrained else ""
     return [word for text in settings for word in ("--set", text.format(checkpoint=folder))]
+
+
+def make_translators_small(monkeypatch) -> None:
+    """Models that are trained first, for synthetic pairs, are small too; any output of theirs will do."""
+    reverse_config = synthetic.reverse_config
+
+    def small_reverse_config(entry, data):
+        settings = [*SMALL, *SMALL_MODEL["recurrent"], *SMALL_OUTPUTS]
+        return presets.resolve(reverse_config(entry, data), dict(map(split_setting, settings)))
+
+    monkeypatch.setattr(synthetic, "reverse_config", small_reverse_config)
+    monkeypatch.setattr(augment.Augmenter, "check_output", lambda *_: None)
+
+
+def split_setting(text: str) -> tuple[str, object]:
+    path, value = presets.parse_setting(text)
+    return ".".join(path), value
 
 
 def make_small(words: list[str], checkpoint) -> list[str]:
@@ -97,10 +115,14 @@ def write_data(folder: Path) -> None:
         (folder / name).write_text("\n".join(sentences), "utf-8")
     for name in ("val.de", "val.en", "val.txt", "test.de", "test.en", "input.txt", "other.txt"):
         (folder / name).write_text("\n".join(sentences[::20]), "utf-8")
+    (folder / "text.txt").write_text("\n".join(f"Zeile {n}" for n in range(9)), "utf-8")
     archive = folder / "data" / "tatoeba" / "deu-eng.zip"
     archive.parent.mkdir(parents=True)
     with zipfile.ZipFile(archive, "w") as file:
         file.writestr("deu.txt", "\n".join(f"Number {n}.\tNummer {n}." for n in range(600)))
+    for split, step in (("train", 1), ("val", 20), ("test", 20)):
+        rows = [f"{sentence}\t{sentence.upper()}\n" for sentence in sentences[::step]]
+        (folder / f"{split}.tsv").write_text("".join(rows), "utf-8")
     rows = [f"{sentence}\t{sentence}\n" for sentence in sentences[::20]]
     (folder / "pairs.tsv").write_text("".join(rows), "utf-8")
     for dataset in (DATASETS["multi30k"], DATASETS["multi30k-captions"]):
@@ -117,6 +139,7 @@ def test_every_block_runs(
 ):
     script = "".join(block.text for block in blocks(page) if block.language == "bash")
     monkeypatch.setattr("regard.training.examples.EXAMPLES", 0)
+    make_translators_small(monkeypatch)
     monkeypatch.setattr("regard.page.notebook.show", lambda page, height: None)  # in no notebook
     monkeypatch.chdir(tmp_path)
     write_data(tmp_path)
