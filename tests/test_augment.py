@@ -17,7 +17,11 @@ from regard.text.batch import EncodedPairs
 from regard.text.tokenizer import EOS, TokenizerPair
 from regard.translator import Translator
 
-WORDS = [f"{i * i * 7919 % 100_003:05}"[: 2 + i % 4] for i in range(37)]
+WORDS = [
+    *(f"{i * i * 7919 % 100_003:05}"[: 2 + i % 4] for i in range(37)),
+    "00",
+    "079",
+]  # two occur twice
 SETTINGS = config.Config.model_validate(
     {
         "data": {"kind": "files", "train": "a.tsv", "val": "b.tsv"},
