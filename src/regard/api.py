@@ -24,7 +24,7 @@ from regard.interventions import Intervention, parse
 from regard.lines import windows
 from regard.models import weights
 from regard.models.batching import batch_rows
-from regard.models.intervene import count_heads, intervene
+from regard.models.intervene import intervene
 from regard.search import Hypothesis, ScoredPair, token_log_probs
 from regard.terminal import Console
 from regard.text import corpus
@@ -197,7 +197,7 @@ class Translator(translator.Translator):
         """The model with interventions on given pairs, if they fit."""
         parsed = parse(interventions)
         if parsed:
-            check_model(parsed, count_heads(self.model))
+            check_model(parsed, self.model)
         for number, (target, source) in enumerate(encoded.lengths(), start=1):
             check_text(parsed, f"text {number}", source, target + 1, given=True)
         return intervene(self.model, parsed)

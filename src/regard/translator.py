@@ -19,7 +19,7 @@ from regard.intervention_checks import check_model, check_text, constrain_output
 from regard.interventions import Intervention, parse
 from regard.models import Model, build, llama, weights
 from regard.models.batching import batch_rows
-from regard.models.intervene import count_heads, intervene
+from regard.models.intervene import intervene
 from regard.models.precision import cast_parameters
 from regard.search import Constrain, Hypothesis, beam, greedy
 from regard.search.graphs import find_graphs
@@ -126,7 +126,7 @@ class Translator:
     def _check_interventions(self, interventions: Sequence[Intervention]) -> None:
         if interventions:
             self.check_engine("interventions")
-            check_model(interventions, count_heads(self.model))
+            check_model(interventions, self.model)
             constrain_output(interventions, self.tokenizers.target)
 
     def _translate(
