@@ -1,4 +1,4 @@
-"""Ensembles: the mean of the members' log-probabilities, renormalised. The invariants of all models hold, too."""
+"""Ensembles: the mean of the members' log-probabilities, renormalised. All invariants of models hold, too."""
 
 import copy
 

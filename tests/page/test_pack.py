@@ -188,9 +188,13 @@ def test_engine_modules_can_be_joined():
 def test_an_ensemble_cannot_be_packed():
     one = translator("gru-1-bidirectional")
     both = Translator(one.config, one.tokenizers, Ensemble([one.model, one.model]))
-    with pytest.raises(UserError, match=r"both cannot run in a page: it is an ensemble, .*`regard serve`"):
+    with pytest.raises(
+        UserError, match=r"both cannot run in a page: it is an ensemble, .*`regard serve`"
+    ):
         pack(both, "both")
-    assert describe(both, "both").heads == {"cross": (2, 1)}  # a server has it, and says this to the page
+    assert describe(both, "both").heads == {
+        "cross": (2, 1)
+    }  # a server has it, and says this to the page
     other = translator("transformer-rms").model
     differing = Translator(one.config, one.tokenizers, Ensemble([one.model, other]))
     assert describe(differing, "both").heads == {}

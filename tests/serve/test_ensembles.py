@@ -36,7 +36,12 @@ def test_an_ensemble_is_one_model():
             assert one["text"] == reference.text
             assert one["attention"]["cross"]["shape"][0] == 2
         log = client.get("/api/runs/de-en-gru,de-en-gru").json
-        assert (log["logged"], log["finished"], log["step"], log["events"]) == (False, True, None, [])
+        assert (log["logged"], log["finished"], log["step"], log["events"]) == (
+            False,
+            True,
+            None,
+            [],
+        )
 
 
 def test_an_ensemble_waits_for_all_its_runs(untrained, monkeypatch):

@@ -28,7 +28,11 @@ def test_equal_vocabularies_are_shared():
 SEPARATE = config.Characters(joint=False)
 DIFFERENT = {
     "kind": (train(), train(config.Words(joint=True)), 'the tokenizer is "characters" and "words"'),
-    "joint": (train(), train(SEPARATE), "only one of them has a joint vocabulary (tokenizer.joint)"),
+    "joint": (
+        train(),
+        train(SEPARATE),
+        "only one of them has a joint vocabulary (tokenizer.joint)",
+    ),
     "size": (train(), train(pairs=PAIRS[:1]), "the vocabulary has 14 and 10 tokens"),
     "side": (
         train(SEPARATE),

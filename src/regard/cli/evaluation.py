@@ -46,8 +46,8 @@ def evaluate(
     run: Annotated[
         Path | None,
         typer.Argument(
-            help=f"A run folder, or a shipped model: {join_names(shipped.names())}. Several, joined by commas, "
-            "are an ensemble. May be left out to score only --hypotheses.",
+            help=f"A run folder, or a shipped model: {join_names(shipped.names())}. Several, joined by "
+            "commas, are an ensemble. May be left out to score only --hypotheses.",
             show_default=False,
         ),
     ] = None,
@@ -146,7 +146,9 @@ def evaluate(
     document |= evaluate_systems(translator, data, others, widths)
     document |= {"ablations": ablations} if ablations else {}
     if plot:
-        title = f"{shipped.name_of(run) if run else ''}, {input_.name if input_ else split or 'test'}"
+        title = (
+            f"{shipped.name_of(run) if run else ''}, {input_.name if input_ else split or 'test'}"
+        )
         ablation_report.draw(plot, document["ablations"], title, theme)
     if outputs:
         report.write_outputs(outputs, data, document)

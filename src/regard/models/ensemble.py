@@ -60,7 +60,7 @@ class EnsembleState(DecoderState):
 
 
 class Ensemble(Model[EnsembleMemory, EnsembleState]):
-    """Several models with the same vocabularies as one. Its features are those of all members, side by side."""
+    """Several models with the same vocabularies as one; its features are those of all, side by side."""
 
     def __init__(self, models: Sequence[Model]) -> None:
         super().__init__()
@@ -121,8 +121,8 @@ class Ensemble(Model[EnsembleMemory, EnsembleState]):
         """The members' layers one after another, in the order of their weights."""
         if any(model.is_decoder_only != self.is_decoder_only for model in self.models):
             raise UserError(
-                "this ensemble has decoder-only and encoder-decoder members, whose layers differ in what they "
-                "attend to: interventions and ablations need members of one kind, or a single run"
+                "this ensemble has decoder-only and encoder-decoder members, whose layers differ in what "
+                "they attend to: interventions and ablations need members of one kind, or a single run"
             )
         found: dict[str, list[AttentionLayer]] = {}
         for model in self.models:

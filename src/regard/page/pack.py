@@ -68,8 +68,8 @@ def pack(translator: Translator, name: str, float32: bool = False) -> tuple[dict
     settings, model = translator.config, translator.model
     if isinstance(model, Ensemble):
         raise UserError(
-            f"{name} cannot run in a page: it is an ensemble, and the page runs one model at a time. Use it with "
-            "`regard translate` or `regard serve`, or export one of its runs"
+            f"{name} cannot run in a page: it is an ensemble, and the page runs one model at a time. Use it "
+            "with `regard translate` or `regard serve`, or export one of its runs"
         )
     tensors = {key: tensor.float().cpu() for key, tensor in weights.state_tensors(model).items()}
     table, binary = pack_tensors(tensors if float32 else weights.quantize_tensors(tensors))

@@ -34,7 +34,7 @@ Observe = Callable[[list[Job], float], None]
 
 @dataclass
 class ServedRun:
-    """A run, or several as an ensemble: workers once there are weights, and translations along the training."""
+    """A run, or an ensemble of several: workers once there are weights, translations along the training."""
 
     name: str
     folders: tuple[Path, ...]

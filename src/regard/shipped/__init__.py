@@ -31,7 +31,7 @@ def split_runs(run: str | Path | Sequence[str | Path]) -> list[str | Path]:
         return [name for one in run for name in split_runs(one)]
     if not isinstance(run, str | Path):
         raise UserError(
-            f"load takes a run folder, the name of a shipped model, or a list of them: got {run!r}"
+            f"load takes a run folder or the name of a shipped model, or a list of them: got {run!r}"
         )
     if "," not in str(run) or os.path.exists(run):
         return [run]
@@ -54,8 +54,8 @@ def check_single(run: str | Path) -> None:
     runs = split_runs(run)
     if len(runs) > 1:
         raise UserError(
-            f"{run} is an ensemble of {len(runs)} runs: it can translate and be evaluated, but not be trained, "
-            "exported or described; name one of them"
+            f"{run} is an ensemble of {len(runs)} runs: it can translate and be evaluated, but not be "
+            "trained, exported or described; name one of them"
         )
 
 

@@ -1,4 +1,4 @@
-"""The vocabularies of an ensemble: a token must have the same id, and a text the same tokens, in all members."""
+"""The vocabularies of an ensemble: in all members a text has the same tokens, and a token the same id."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -10,7 +10,7 @@ from regard.text.vocabulary import JSON_KEYS
 
 
 def share_tokenizers(names: Sequence[str], pairs: Sequence[TokenizerPair]) -> TokenizerPair:
-    """The tokenizers of all runs, if they agree; `max_tokens` is the smallest. Errors use the runs' `names`."""
+    """The tokenizers of all runs, if they agree; `max_tokens` is the smallest. Errors use the `names`."""
     for name, pair in zip(names[1:], pairs[1:], strict=True):
         difference = next(list_differences(pairs[0].to_json(), pair.to_json()), None)
         if difference is not None:
