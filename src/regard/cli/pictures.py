@@ -110,7 +110,6 @@ def diagram(
     if not split:  # else the number of texts is not known yet
         check_new(list_pictures(path, len(sources), is_single), overwrite)
     interventions = parse_interventions(intervene)
-    data = find_data(run) if split else None
     translator = load_translator(run, device)
 
     from regard.diagrams.gallery import Item, pharaoh_alignment, write_gallery
@@ -119,7 +118,7 @@ def diagram(
 
     references: list[str | None] = [None] * len(sources)
     if split:
-        pairs = corpus.load_split(data, split)[:first]
+        pairs = corpus.load_split(find_data(run), split)[:first]
         sources += [source for source, _ in pairs]
         references += [target for _, target in pairs]
         check_new(list_pictures(path, len(sources), is_single), overwrite)
