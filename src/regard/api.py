@@ -24,7 +24,7 @@ from regard.interventions import Intervention, parse
 from regard.lines import windows
 from regard.models import weights
 from regard.models.batching import batch_rows
-from regard.models.intervene import count_heads, intervene
+from regard.models.intervene import intervene
 from regard.search import Hypothesis, ScoredPair, token_log_probs
 from regard.terminal import Console
 from regard.text import corpus
@@ -69,13 +69,17 @@ class Translator(translator.Translator):
     @property
     def is_int8(self) -> bool:
         engine_int8 = self.engine is not None and self.engine.is_int8
-        return engine_int8 or isinstance(self.model.backend, models.Int8Backend)
+        return engine_int8 or isinstance(self.model.members[0].backend, models.Int8Backend)
 
     def save(self, folder: str | Path) -> None:
         """Write a run folder, which must be new or empty: config, tokenizer, weights and result card.
 
         `load` reads exactly the same weights. Of an int8 model, the original float32 weights are saved.
         """
+        if isinstance(self.model, models.Ensemble):
+            raise UserError(
+                "an ensemble is no run folder: keep those of its runs, and load them together again"
+            )
         folder = Path(folder)
         if folder.exists() and files.list_files(folder):
             raise UserError(f"{folder} already exists: choose a new folder, or delete it first")
@@ -148,7 +152,7 @@ class Translator(translator.Translator):
         outputs = [
             (row, Hypothesis([*ids, EOS], 0.0, 0.0)) for row, ids in enumerate(encoded.target)
         ]
-        all_weights: Sequence[Attention | None] = [None] * len(encoded)
+        all_weights: Sequence[list[Attention] | None] = [None] * len(encoded)
         with self._intervene(encoded, interventions):
             log_probs = self._log_probs(encoded, batch_tokens)
             if attention:
@@ -193,7 +197,7 @@ class Translator(translator.Translator):
         """The model with interventions on given pairs, if they fit."""
         parsed = parse(interventions)
         if parsed:
-            check_model(parsed, count_heads(self.model))
+            check_model(parsed, self.model)
         for number, (target, source) in enumerate(encoded.lengths(), start=1):
             check_text(parsed, f"text {number}", source, target + 1, given=True)
         return intervene(self.model, parsed)
@@ -208,7 +212,10 @@ class Translator(translator.Translator):
     def encode(
         self, texts: Iterable[str], *, batch_tokens: int | None = None
     ) -> list[EncoderStates]:
-        """The encoder's states of each text, with its tokens (a decoder-only model's last layer)."""
+        """The encoder's states of each text, with its tokens (a decoder-only model's last layer).
+
+        Of an ensemble, those of all members, side by side.
+        """
         if self.config.is_language_model:
             raise UserError("encode gives states of a source, and a language model has none")
         check_texts(texts, "encode")
@@ -261,8 +268,11 @@ def describe(model: Translator) -> str:
     source, target = (f"{side.vocab_size:,}" for side in (tokenizers.source, tokenizers.target))
     vocabulary = f"{source} for both sides" if tokenizers.joint else f"{source} and {target}"
     precision = "int8 " * model.is_int8 + "bfloat16 " * model.is_bfloat16
+    kinds = config.model.kind
+    if isinstance(model.model, models.Ensemble):
+        kinds = f"ensemble of {len(model.model.members)} models"
     parts = [
-        f"{config.model.kind}, {model.model.parameter_count:,} parameters",
+        f"{kinds}, {model.model.parameter_count:,} parameters",
         f"{tokenizers.source.kind}, vocabulary {vocabulary}",
         describe_data(config.data),
         f"{precision}on {model.device}" + (" with CTranslate2" if model.engine is not None else ""),
@@ -280,7 +290,7 @@ def describe_data(data: Any) -> str:
 
 
 def load(
-    run: str | Path,
+    run: str | Path | Sequence[str | Path],
     device: str | torch.device = "cpu",
     *,
     int8: bool = False,
@@ -288,6 +298,9 @@ def load(
     engine: str = "pytorch",
 ) -> Translator:
     """The translator of a run folder, with its best weights, packed for fast CPU inference.
+
+    Several runs, `load(["runs/a", "runs/b"])` or `load("runs/a,runs/b")`, are an ensemble: see
+    `regard.models.ensemble`.
 
     `int8` is for a CPU, `bfloat16` for a GPU: both are faster, and round more. `engine`: what searches for
     the outputs, "pytorch", "ctranslate2", or "ctranslate2:FOLDER", a folder that

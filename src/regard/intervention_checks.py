@@ -1,6 +1,6 @@
 """Do interventions fit a model and a text? Every error says what there is."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 
 from regard.errors import UserError, join_names, suggest
 from regard.interventions import (
@@ -8,20 +8,19 @@ from regard.interventions import (
     Force,
     Intervention,
     Mask,
-    Mechanism,
     SetWeights,
 )
+from regard.models import Model
+from regard.models.intervene import count_heads
 from regard.search import Constrain, force_tokens
 from regard.text.vocabulary import BOS, EOS, PAD, Tokenizer
 
 
-def check_model(
-    interventions: Iterable[Intervention], heads: Mapping[Mechanism, tuple[int, int]]
-) -> None:
-    """Raise an error for a mechanism, layer or head that the model lacks; it has `heads`: (layers, heads)."""
-    for one in interventions:
-        if not isinstance(one, AttentionIntervention):
-            continue
+def check_model(interventions: Iterable[Intervention], model: Model) -> None:
+    """Raise an error for a mechanism, layer or head that the model lacks."""
+    on_attention = [one for one in interventions if isinstance(one, AttentionIntervention)]
+    heads = count_heads(model) if on_attention else {}  # (layers, heads)
+    for one in on_attention:
         if one.mechanism not in heads:
             has = f"it has {join_names(heads)}" if heads else "it has no attention at all"
             raise UserError(f'{name_of(one)}: this model has no "{one.mechanism}" attention; {has}')

@@ -11,6 +11,7 @@ from regard.config import limits
 from regard.errors import UserError
 from regard.interventions import Intervention
 from regard.models import Memory, Model
+from regard.models.ensemble import join_layers
 from regard.search import Constrain, Hypothesis, sample
 from regard.search.graphs import Graphs
 
@@ -32,13 +33,22 @@ class Translation:
     the score itself in greedy search and sampling."""
     alternatives: list["Translation"] = field(default_factory=list)
     """The rest of the n-best list, best first."""
-    weights: Attention | None = field(default=None, repr=False, compare=False)
+    weights: list[Attention] | None = field(default=None, repr=False, compare=False)
+    """The attention weights of each member of an ensemble; one item for any other model."""
     ids: list[int] = field(default_factory=list, repr=False, compare=False)
     """The ids of `target`."""
 
     @property
     def attention(self) -> Attention:
-        """Weights by mechanism: {"cross": [layer head target source], "encoder": ..., "decoder": ...}."""
+        """Weights by mechanism: {"cross": [layer head target source], "encoder": ..., "decoder": ...}.
+
+        Of an ensemble, the layers of the second member follow those of the first, and so on.
+        """
+        return join_layers(self.members, dim=0)
+
+    @property
+    def members(self) -> list[Attention]:
+        """The weights by mechanism of each member of an ensemble; one item for any other model."""
         if self.weights is None:
             raise UserError("no attention weights: call translate(texts, attention=True)")
         return self.weights

@@ -19,18 +19,19 @@ from regard.intervention_checks import check_model, check_text, constrain_output
 from regard.interventions import Intervention, parse
 from regard.models import Model, build, llama, weights
 from regard.models.batching import batch_rows
-from regard.models.intervene import count_heads, intervene
+from regard.models.intervene import intervene
 from regard.models.precision import cast_parameters
 from regard.search import Constrain, Hypothesis, beam, greedy
 from regard.search.graphs import find_graphs
 from regard.search.run import SOURCE_STEP, encode, round_batch
 from regard.text import hub
+from regard.text.agreement import share_tokenizers
 from regard.text.batch import EncodedPairs, pad
 from regard.text.sequences import check_texts
 from regard.text.tokenizer import BOS, EOS, UNK, TokenizerPair
 from regard.translation import Attention, Decoding, Sampling, Translation
 
-__all__ = ["Sampling", "Translation", "Translator", "load", "read_config"]
+__all__ = ["Sampling", "Translation", "Translator", "load", "read_config", "read_configs"]
 
 BATCH_TOKENS = 4096
 GPU_BATCH_TOKENS = 32_768  # on a GPU, a step takes as long for one sentence as for a thousand
@@ -126,7 +127,7 @@ class Translator:
     def _check_interventions(self, interventions: Sequence[Intervention]) -> None:
         if interventions:
             self.check_engine("interventions")
-            check_model(interventions, count_heads(self.model))
+            check_model(interventions, self.model)
             constrain_output(interventions, self.tokenizers.target)
 
     def _translate(
@@ -152,7 +153,7 @@ class Translator:
         decoding: Decoding,
     ) -> list[Translation]:
         """Each (row, output) as text and tokens, with its attention weights if they are wanted."""
-        all_weights: Sequence[Attention | None] = [None] * len(outputs)
+        all_weights: Sequence[list[Attention] | None] = [None] * len(outputs)
         if decoding.attention:
             all_weights = self.attention_weights(encoded, outputs, decoding.batch_tokens)
         return [
@@ -283,28 +284,24 @@ class Translator:
         encoded: EncodedPairs,
         outputs: Sequence[tuple[int, Hypothesis]],
         batch_tokens: int | None = None,
-    ) -> list[Attention]:
-        """The attention weights of one pass over each (row, output), without padding."""
+    ) -> list[list[Attention]]:
+        """The attention weights of one pass over each (row, output), by member, without padding."""
         # The decoder's input at position i predicts output token i: BOS, then all but the last token.
         pairs = EncodedPairs(
             [encoded.source[row] for row, _ in outputs],
             [[BOS, *hypothesis.ids[:-1]] for _, hypothesis in outputs],
         )
-        results: dict[int, Attention] = {}
+        results: dict[int, list[Attention]] = {}
         with torch.inference_mode():
             for rows in batch_rows(self.model, pairs, batch_tokens or BATCH_TOKENS):
                 source, mask = self._pad(pairs.source, rows)
                 target, _ = self._pad(pairs.target, rows)
-                by_mechanism = self.model.attention_weights(source, mask, target)
-                weights = {name: w.float().cpu() for name, w in by_mechanism.items()}
-                for index, row in enumerate(rows):
-                    lengths = {"source": len(pairs.source[row]), "target": len(pairs.target[row])}
-                    cropped = {
-                        name: crop_padding(name, w[index], lengths) for name, w in weights.items()
-                    }
-                    if not all(bool(w.isfinite().all()) for w in cropped.values()):
-                        raise NotFiniteError
-                    results[row] = cropped
+                for member in self.model.members:
+                    by_mechanism = member.attention_weights(source, mask, target)
+                    weights = {name: w.float().cpu() for name, w in by_mechanism.items()}
+                    for index, row in enumerate(rows):
+                        lengths = (len(pairs.source[row]), len(pairs.target[row]))
+                        results.setdefault(row, []).append(crop_padding(weights, index, *lengths))
         return [results[row] for row in range(len(outputs))]
 
     def _pad(
@@ -315,15 +312,23 @@ class Translator:
         return values.to(self.device), mask.to(self.device)
 
 
-def crop_padding(mechanism: str, weights: Tensor, lengths: dict[str, int]) -> Tensor:
-    """Weights without padding. A copy, so that a stored translation does not hold the whole batch."""
-    query = lengths["source" if mechanism == "encoder" else "target"]
-    key = lengths["target" if mechanism == "decoder" else "source"]
-    return weights[:, :, :query, :key].clone()
+def crop_padding(weights: Mapping[str, Tensor], row: int, source: int, target: int) -> Attention:
+    """The weights of a row, without padding, by mechanism; an error if they are not finite.
+
+    Copies, so that a stored translation does not hold the whole batch.
+    """
+    cropped: Attention = {}
+    for mechanism, batch in weights.items():
+        query = source if mechanism == "encoder" else target
+        key = target if mechanism == "decoder" else source
+        cropped[mechanism] = batch[row, :, :, :query, :key].clone()
+    if not all(bool(w.isfinite().all()) for w in cropped.values()):
+        raise NotFiniteError
+    return cropped
 
 
 def load(
-    run: str | Path,
+    run: str | Path | Sequence[str | Path],
     device: str | torch.device = "cpu",
     *,
     int8: bool = False,
@@ -333,13 +338,39 @@ def load(
     """The translator of a run folder or of a shipped model, `regard.load("de-en")`, with its best weights,
     packed for fast CPU inference, in int8 (on a CPU) or in bfloat16 (on a GPU).
 
-    `hf:user/name` or `hf:user/name@revision` is a run on the Hugging Face hub, downloaded once. `engine`:
-    see `regard.engines`.
+    `hf:user/name` or `hf:user/name@revision` is a run on the Hugging Face hub, downloaded once. Several
+    runs are an ensemble (see `regard.models.ensemble`), with the settings of the first. `engine`: see
+    `regard.engines`.
     """
+    runs = shipped.split_runs(run)
+    if len(runs) == 1:
+        return load_run(runs[0], device, int8, bfloat16, engine)
+    if parse_engine(engine)[0] == "ctranslate2":
+        names = join_names(map(str, runs))
+        raise UserError(f"the engine ctranslate2 runs one model, not the ensemble of {names}")
+    members = [load_run(one, device, int8, bfloat16, engine) for one in runs]
+    configs, tokenizers = [one.config for one in members], [one.tokenizers for one in members]
+    check_tasks([str(one) for one in runs], configs)
+    shared = share_tokenizers([str(one) for one in runs], tokenizers)
+    return Translator(configs[0], shared, models.Ensemble([one.model for one in members]))
+
+
+def check_tasks(names: Sequence[str], configs: Sequence[Config]) -> None:
+    """Raise an error unless all members of an ensemble are language models, or none is."""
+    kinds = {config.is_language_model: name for name, config in zip(names, configs, strict=True)}
+    if len(kinds) > 1:
+        raise UserError(
+            f"{kinds[True]} is a language model and {kinds[False]} is not: an ensemble is of one sort or the "
+            "other"
+        )
+
+
+def load_run(
+    run: str | Path, device: str | torch.device, int8: bool, bfloat16: bool, engine: str
+) -> Translator:
+    """`load` of a single run."""
     engine_name, engine_folder = parse_engine(engine)
     is_ctranslate2 = engine_name == "ctranslate2"
-    if not isinstance(run, str | Path):
-        raise UserError(f"load takes a run folder or the name of a shipped model: got {run!r}")
     folder = hub.find_run(run)
     config = read_config(folder)
     if not (folder / "tokenizer.json").is_file() or not (folder / "model.safetensors").is_file():
@@ -391,6 +422,11 @@ def read_card(folder: Path) -> dict[str, Any] | None:
         return documents.read(folder / "card.json", schemas.Card)
     except UserError:
         return None
+
+
+def read_configs(run: str | Path) -> list[Config]:
+    """The resolved config of each member of an ensemble; of a single run, its own."""
+    return [read_config(one) for one in shipped.split_runs(run)]
 
 
 def read_config(run: str | Path) -> Config:

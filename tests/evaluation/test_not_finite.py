@@ -41,7 +41,7 @@ def test_attention_weights(translator: Translator, monkeypatch) -> None:
     """Also where the output itself is finite."""
     encoded = EncodedPairs.from_pairs([("the cat", "")], translator.tokenizers)
     [[output]] = translator.search(encoded)
-    assert translator.attention_weights(encoded, [(0, output)])[0]["cross"].isfinite().all()
+    assert translator.attention_weights(encoded, [(0, output)])[0][0]["cross"].isfinite().all()
     for layers in translator.model.attention_layers().values():
         monkeypatch.setattr(
             layers[-1], "normalise", lambda scores: torch.full_like(scores, float("nan"))

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from regard.attention import NORMALISERS, POSITIONS, SCORES, Position
 from regard.config import Config
-from regard.models import Model, build, load_pretrained
+from regard.models import Ensemble, Model, build, load_pretrained
 from regard.models.build import CELLS, DECODERS, FEED_FORWARDS
 
 SOURCE_VOCAB, TARGET_VOCAB = 23, 19
@@ -202,6 +202,18 @@ MODELS: dict[str, dict[str, Any]] = {
     **{f"pretrained-{name}": {"kind": "pretrained", "name": name} for name in ARCHITECTURES},
 }
 
+# Their members, of MODELS.
+ENSEMBLES: dict[str, tuple[str, ...]] = {
+    "ensemble-recurrent": ("gru-2-bidirectional", "recurrent-tutorial", "bottleneck-parallel"),
+    "ensemble-transformer": ("transformer-window", "transformer-latent", "transformer-1"),
+    "ensemble-attention": ("recurrent-additive", "gru-1-bidirectional"),
+    "decoder-only-ensemble-prefix-window": ("decoder-only-prefix-window", "decoder-only-window"),
+    "decoder-only-ensemble-state-space": ("decoder-only-state-space", "decoder-only-latent"),
+    "pretrained-ensemble": ("pretrained-t5", "pretrained-t5"),
+    "ensemble-mixed": ("decoder-only-llama", "transformer-post-norm"),
+    "ensemble-bottleneck-transformer": ("bottleneck-parallel", "transformer-position-rotary"),
+}
+
 
 @dataclass
 class Example:
@@ -247,13 +259,15 @@ def load_model(pretrained):
 
     @cache
     def load(name: str) -> Model:
+        if name in ENSEMBLES:
+            return Ensemble([copy.deepcopy(load(member)) for member in ENSEMBLES[name]]).eval()
         table = MODELS[name]
         return pretrained(table) if table["kind"] == "pretrained" else make(table)
 
     return load
 
 
-@pytest.fixture(params=MODELS)
+@pytest.fixture(params=[*MODELS, *ENSEMBLES])
 def named_model(request, load_model) -> tuple[str, Model]:
     return request.param, load_model(request.param)
 
@@ -269,7 +283,17 @@ def select_attention_models() -> list[str]:
     return list(by_parts.values())
 
 
-@pytest.fixture(params=select_attention_models())
+# Those on which interventions are possible.
+ATTENTIVE_ENSEMBLES = [
+    "ensemble-transformer",
+    "ensemble-attention",
+    "decoder-only-ensemble-prefix-window",
+    "decoder-only-ensemble-state-space",
+    "ensemble-bottleneck-transformer",
+]
+
+
+@pytest.fixture(params=[*select_attention_models(), *ATTENTIVE_ENSEMBLES])
 def attentive_model(request, load_model) -> tuple[str, Model]:
     return request.param, load_model(request.param)
 

@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from regard.models.intervene import patch_normalisers
+from tests.models.conftest import ENSEMBLES, MODELS
 
 SOURCE, TARGET = 11, 17
 DECODER_ONLY = ("decoder-only", "pretrained-gpt2", "pretrained-llama")
@@ -20,8 +21,20 @@ PRETRAINED = {
 }
 
 
-def expected_shapes(table) -> dict[str, tuple[int, ...]]:
-    """The shape of each mechanism's weights in a model with this table."""
+def expected_shapes(name) -> dict[str, tuple[int, ...]]:
+    """The shape of each mechanism's weights in a model; the layers of an ensemble's members add up."""
+    if name not in ENSEMBLES:
+        return shapes_of(MODELS[name])
+    found: dict[str, tuple[int, ...]] = {}
+    for member in ENSEMBLES[name]:
+        for mechanism, (batch, layers, *rest) in shapes_of(MODELS[member]).items():
+            before = found.get(mechanism, (batch, 0))[1]
+            found[mechanism] = (batch, before + layers, *rest)
+    return found
+
+
+def shapes_of(table) -> dict[str, tuple[int, ...]]:
+    """The shape of each mechanism's weights in a single model with this table."""
     if table["kind"] == "pretrained":
         encoder, decoder = PRETRAINED[table["name"]]
         return {
@@ -44,11 +57,11 @@ def expected_shapes(table) -> dict[str, tuple[int, ...]]:
 
 
 @torch.no_grad()
-def test_weights_of_every_mechanism_are_returned(named_model, tables, example):
+def test_weights_of_every_mechanism_are_returned(named_model, example):
     name, model = named_model
     weights = model.attention_weights(example.source, example.mask, example.target)
     shapes = {mechanism: tuple(w.shape) for mechanism, w in weights.items()}
-    assert shapes == expected_shapes(tables[name])
+    assert shapes == expected_shapes(name)
 
 
 @torch.no_grad()
@@ -67,6 +80,8 @@ def test_weights_sum_to_one_or_zero_and_are_zero_where_masked(named_model, examp
     if name.startswith(DECODER_ONLY) and all_weights:  # one softmax over source and target
         both = [all_weights.pop("cross"), all_weights["decoder"]]
         all_weights["decoder"] = torch.cat(both, dim=-1)
+    if name == "ensemble-mixed":
+        return  # one softmax in some layers, two in others
     for weights in all_weights.values():
         if not name.endswith("-none") or "-position-" in name:  # the normaliser `none`: any sum
             expected = 0.0 if name.endswith("-dummy") else 1.0
@@ -154,6 +169,8 @@ def test_padding_gets_no_gradient(name, make, example):
 @torch.no_grad()
 def test_attention_layers_are_those_that_compute_the_weights(named_model, example):
     name, model = named_model
+    if name == "ensemble-mixed":
+        pytest.skip("its layers are of two sorts, so that asking for them is an error")
     weights = model.attention_weights(example.source, example.mask, example.target)
     layers = model.attention_layers()
     counts = {mechanism: w.shape[1] for mechanism, w in weights.items()}

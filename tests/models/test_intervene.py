@@ -11,6 +11,7 @@ import torch
 from regard.attention import NORMALISERS, MultiHead, Position, SingleHead
 from regard.attention.scores import Mean
 from regard.interventions import MECHANISMS, Ablate, Force, Mask, SetWeights
+from regard.models.ensemble import Ensemble, EnsembleState
 from regard.models.intervene import (
     NO_KEY,
     count_heads,
@@ -384,25 +385,32 @@ def relabel(labels, outputs):
 
 def init_state(model, memory):
     """With all keys of the source, also where a window would evict some."""
+    if isinstance(model, Ensemble):
+        pairs = zip(model.members, memory.members, strict=True)
+        return EnsembleState(tuple(init_state(*pair) for pair in pairs))
     return getattr(model, "_init_whole_state", model.init_state)(memory)
 
 
-def source_mask_of(state):
-    """The part of a decoder state that says which source tokens may be attended to: a view."""
+def source_masks_of(state):
+    """The part of a decoder state that says which source tokens may be attended to: views, by member."""
+    if isinstance(state, EnsembleState):
+        return [mask for member in state.members for mask in source_masks_of(member)]
     names = ("source_mask", "mask", "cache_mask")
-    mask = next(getattr(state, name) for name in names if hasattr(state, name))
-    return (mask[:, 0] if mask.dim() == 3 else mask)[:, :11]
+    masks = [getattr(state, name) for name in names if hasattr(state, name)]
+    return [(mask[:, 0] if mask.dim() == 3 else mask)[:, :11] for mask in masks[:1]]
 
 
 def run_masked_steps(model, memory, target, keys):
     """The reference: before each step, the key is masked in the decoder state."""
     state, all_logits = init_state(model, memory).copy(), []
     for tokens, key in zip(target.T, keys.T, strict=True):
-        mask = source_mask_of(state)
-        before = mask.clone()
-        mask &= key[:, None] != torch.arange(11)
+        masks = source_masks_of(state)
+        before = [mask.clone() for mask in masks]
+        for mask in masks:
+            mask &= key[:, None] != torch.arange(11)
         step_logits, state = model.step(tokens, state)
-        source_mask_of(state).copy_(before)
+        for mask, old in zip(source_masks_of(state), before, strict=True):
+            mask.copy_(old)
         all_logits.append(step_logits)
     return torch.stack(all_logits, dim=1)
 

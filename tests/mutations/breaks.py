@@ -56,6 +56,9 @@ PAGES = "tests/page/test_pages.py"
 AUGMENT = "tests/test_augment.py"
 SYNTHETIC = "tests/text/test_synthetic.py"
 TRAIN_SYNTHETIC = "tests/training/test_synthetic.py"
+ENSEMBLE = "tests/models/test_ensemble.py"
+AGREEMENT = "tests/text/test_agreement.py"
+ENSEMBLES = "tests/stories/test_ensembles.py"
 
 
 @dataclass(frozen=True)
@@ -1028,6 +1031,59 @@ BREAKS: list[Break] = [
         OUTPUTS,
         breaks={
             "outputs: a line separator breaks a line": ("\\u2028\\u2029]+", "]+"),
+        },
+    ),
+    *in_file(
+        "models/ensemble.py",
+        ENSEMBLE,
+        breaks={
+            "ensemble: logits are averaged, not log-probabilities": (
+                "logits.log_softmax(-1, dtype=torch.promote_types(logits.dtype, torch.float32))",
+                "logits.to(torch.promote_types(logits.dtype, torch.float32))",
+            ),
+            "ensemble: only the first member steps": (
+                "model.step(tokens, member) for model, member in pairs",
+                "model.step(tokens, member) for model, member in list(pairs)[:1]",
+            ),
+            "ensemble: the longest maximum length counts": (
+                "return min((limit for limit in limits if limit is not None), default=None)",
+                "return max((limit for limit in limits if limit is not None), default=None)",
+            ),
+            "ensemble: weights are joined along heads": (
+                "joined[mechanism] = torch.cat(parts, dim)",
+                "joined[mechanism] = torch.cat(parts, dim + 1)",
+            ),
+        },
+    ),
+    *in_file(
+        "models/ensemble.py",
+        DECODER_STATE,
+        breaks={
+            "ensemble: hypotheses of the members are not reordered": (
+                "member.reorder(beam_indices) for member in self.members",
+                "member for member in self.members",
+            ),
+        },
+    ),
+    *in_file(
+        "text/agreement.py",
+        AGREEMENT,
+        breaks={
+            "ensemble: the largest maximum of tokens counts": (
+                "max_tokens=min(pair.max_tokens",
+                "max_tokens=max(pair.max_tokens",
+            ),
+            "ensemble: tokens may differ": ("if one != other:", "if False:"),
+        },
+    ),
+    *in_file(
+        "shipped/__init__.py",
+        ENSEMBLES,
+        breaks={
+            "ensemble: a folder with a comma in its name is split": (
+                'if "," not in str(run) or os.path.exists(run):',
+                'if "," not in str(run):',
+            ),
         },
     ),
     *in_file(

@@ -42,7 +42,7 @@ def write_labs(text: str, folder: Path) -> Path:
 
 
 def write_translation(text: str, folder: Path) -> Path:
-    weights = {"cross": torch.tensor(WEIGHTS)}
+    weights = [{"cross": torch.tensor(WEIGHTS)}]
     translation = Translation(text, [text, "b"], [text, "d"], -1.0, -1.0, weights=weights)
     path = folder / "translation.html"
     path.write_text(notebook.render_translation(translation), "utf-8")

@@ -14,8 +14,15 @@ import regard
 from regard import config, shipped
 from regard.config import Config
 from regard.errors import UserError
-from regard.models import weights
-from regard.page.pack import ALIGNMENT, MOST_EXAMPLES, check_supported, choose_examples, pack
+from regard.models import Ensemble, weights
+from regard.page.pack import (
+    ALIGNMENT,
+    MOST_EXAMPLES,
+    check_supported,
+    choose_examples,
+    describe,
+    pack,
+)
 from regard.page.schema import ModelInfo
 from regard.text.tokenizer import BOS, TokenizerPair
 from regard.translator import Translator
@@ -176,3 +183,18 @@ def test_engine_modules_can_be_joined():
         )
         assert not re.search(r"^export (default|\{|\*)", text, re.M)
     assert len(names) == len(set(names))
+
+
+def test_an_ensemble_cannot_be_packed():
+    one = translator("gru-1-bidirectional")
+    both = Translator(one.config, one.tokenizers, Ensemble([one.model, one.model]))
+    with pytest.raises(
+        UserError, match=r"both cannot run in a page: it is an ensemble, .*`regard serve`"
+    ):
+        pack(both, "both")
+    assert describe(both, "both").heads == {
+        "cross": (2, 1)
+    }  # a server has it, and says this to the page
+    other = translator("transformer-rms").model
+    differing = Translator(one.config, one.tokenizers, Ensemble([one.model, other]))
+    assert describe(differing, "both").heads == {}

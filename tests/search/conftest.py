@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from regard.config import Config
-from regard.models import Model, build
+from regard.models import Ensemble, Model, build
 
 SMALL = {"kind": "recurrent", "embedding_dim": 7, "hidden_dim": 13}
 TRANSFORMER = {
@@ -34,9 +34,13 @@ TABLES = {
     "decoder-only": DECODER_ONLY | {"attention": {"heads": 2}, "position": "rotary"},
     "state-space": DECODER_ONLY | {"mixer": {"kind": "state-space", "state_dim": 3}},
 }
+ENSEMBLES = {
+    "ensemble": ("gru", "grouped-window", "decoder-only"),
+    "ensemble-recurrent": ("bottleneck", "tutorial"),
+}
 
 
-@pytest.fixture(params=TABLES)
+@pytest.fixture(params=[*TABLES, *ENSEMBLES])
 def name(request) -> str:
     return request.param
 
@@ -52,6 +56,8 @@ def build_model() -> Callable[[str, int], Model]:
     """A model of TABLES, with weights doubled: a new one would repeat one token."""
 
     def build_named(name: str, vocab: int) -> Model:
+        if name in ENSEMBLES:
+            return Ensemble([build_named(member, vocab) for member in ENSEMBLES[name]]).eval()
         torch.manual_seed(1)
         table = Config.model_validate({"model": TABLES[name]}).model
         model = build(table, vocab, vocab, joint=False).double().eval()

@@ -27,9 +27,10 @@ def build(build_model) -> Callable[[str, int, float], Model]:
 
     def build_biased(name: str, vocab: int, eos: float) -> Model:
         model = build_model(name, vocab)
-        project = model.project
         bias = torch.zeros(vocab, dtype=torch.float64).index_fill(0, torch.tensor([EOS]), eos)
-        model.project = lambda features: project(features) + bias
+        for member in model.members:
+            project = member.project
+            member.project = lambda features, project=project: project(features) + bias
         return model
 
     return build_biased

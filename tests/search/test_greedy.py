@@ -21,8 +21,9 @@ def bias_logits(model: Model, **biases: float) -> None:
     bias = torch.zeros(VOCAB, dtype=torch.float64)
     for name, value in biases.items():
         bias[{"eos": EOS, "bos": BOS, "pad": PAD}[name]] = value
-    project = model.project
-    model.project = lambda features: project(features) + bias
+    for member in model.members:
+        project = member.project
+        member.project = lambda features, project=project: project(features) + bias
 
 
 @pytest.fixture

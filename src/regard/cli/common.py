@@ -3,6 +3,7 @@
 import json
 import sys
 import tomllib
+import warnings
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -15,7 +16,7 @@ from typer.core import TyperGroup
 from regard import documents, presets, shipped
 from regard.cli.failures import shorten
 from regard.devices import limit_kernel_caches
-from regard.errors import UserError, explain_unparsed, join_names
+from regard.errors import RegardWarning, UserError, explain_unparsed, join_names
 from regard.escaping import escape_controls, escape_for, to_json
 from regard.terminal import Console
 
@@ -69,7 +70,7 @@ Run = Annotated[
     Path,
     typer.Argument(
         help="A run folder, written by `regard train`, or a shipped model: "
-        f"{join_names(shipped.names())}.",
+        f"{join_names(shipped.names())}. Several, joined by commas, are an ensemble.",
         show_default=False,
     ),
 ]
@@ -137,13 +138,24 @@ def load_translator(
     run: Path, device: str, int8: bool = False, bfloat16: bool = False, engine: str = "pytorch"
 ) -> Any:
     from regard.api import load
-    from regard.translator import read_config
+    from regard.translator import read_configs
 
-    read_config(run)  # reports a wrong folder before PyTorch initialises the device
+    read_configs(run)  # reports a wrong folder before PyTorch initialises the device
     limit_kernel_caches()
     for_cpu = int8 or engine != "pytorch"
     device = "cpu" if for_cpu and device == "auto" else device
     return load(run, device, int8=int8, bfloat16=bfloat16, engine=engine)
+
+
+def find_data(run: Path) -> Any:
+    """The [data] of a run; of an ensemble, that of its first member, with a warning if others differ."""
+    from regard.translator import read_configs
+
+    first, *others = (config.data for config in read_configs(run))
+    if any(data != first for data in others):
+        message = f"the runs of {run} have different [data]: the split is that of the first"
+        warnings.warn(message, RegardWarning, stacklevel=2)
+    return first
 
 
 def parse_interventions(texts: list[str] | None) -> tuple[Any, ...]:

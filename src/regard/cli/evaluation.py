@@ -19,6 +19,7 @@ from regard.cli.common import (
     check_new,
     echo,
     err,
+    find_data,
     load_translator,
     out,
     parse_integers,
@@ -45,8 +46,8 @@ def evaluate(
     run: Annotated[
         Path | None,
         typer.Argument(
-            help=f"A run folder, or a shipped model: {join_names(shipped.names())}. May be left out to score "
-            "only --hypotheses.",
+            help=f"A run folder, or a shipped model: {join_names(shipped.names())}. Several, joined by "
+            "commas, are an ensemble. May be left out to score only --hypotheses.",
             show_default=False,
         ),
     ] = None,
@@ -145,7 +146,9 @@ def evaluate(
     document |= evaluate_systems(translator, data, others, widths)
     document |= {"ablations": ablations} if ablations else {}
     if plot:
-        title = f"{run.resolve().name if run else ''}, {input_.name if input_ else split or 'test'}"
+        title = (
+            f"{shipped.name_of(run) if run else ''}, {input_.name if input_ else split or 'test'}"
+        )
         ablation_report.draw(plot, document["ablations"], title, theme)
     if outputs:
         report.write_outputs(outputs, data, document)
@@ -196,28 +199,34 @@ def read_data(
 ) -> tuple[Any, dict[str, list[str]]]:
     """The test set, and the outputs of other systems by file."""
     from regard.text.references import read_hypotheses
-    from regard.translator import read_config
+    from regard.translator import read_configs
 
-    config = read_config(run) if run else None
+    config = read_configs(run)[0] if run else None
     if hypotheses and config and config.is_language_model:
         raise UserError("a language model has no translations to compare: leave out --hypotheses")
     names = [str(path) for path in hypotheses]
     if len(set(names)) < len(names):
         raise UserError("--hypotheses names a file twice")
-    data = read_test_set(config, split, input_, references, fields)
+    data = read_test_set(run, config, split, input_, references, fields)
     where = str(input_ or f"the {split} split")
     return data, {name: read_hypotheses(name, len(data), where) for name in names}
 
 
 def read_test_set(
-    config: Any, split: str, input_: Path | None, references: list[Path], fields: str | None
+    run: Path | None,
+    config: Any,
+    split: str,
+    input_: Path | None,
+    references: list[Path],
+    fields: str | None,
 ) -> Any:
     """The sources and references of a split of a run's data, or of the user's files."""
     from regard.text import corpus
     from regard.text import references as files
 
     if input_ is None:
-        return files.ReferenceSet.from_pairs(corpus.load_split(config.data, split))
+        assert run is not None  # see `check_evaluation`
+        return files.ReferenceSet.from_pairs(corpus.load_split(find_data(run), split))
     if fields and files.table_suffix(input_) != ".jsonl":
         raise UserError(f"--fields names the fields of a .jsonl file, and {input_} is not one")
     if config and config.is_language_model:

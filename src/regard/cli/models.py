@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from regard import documents, presets, signals
+from regard import documents, presets, shipped, signals
 from regard.cli.common import (
     Device,
     Settings,
@@ -62,6 +62,8 @@ def train(
     """Train a model and write a run folder."""
     overrides = [*(settings or []), *([] if seed is None else [f"seed={seed}"])]
     overrides += [] if init is None else [f"init={documents.dumps(str(init))}"]
+    if resume:
+        shipped.check_single(preset)
     if is_run_folder(preset, resume):
         folder = Path(preset)
         check_resumed_folder(folder, run, resume)

@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 
 import typer
 
-from regard import files
+from regard import files, shipped
 from regard.cli.common import (
     Device,
     Interventions,
@@ -16,6 +16,7 @@ from regard.cli.common import (
     app,
     check_new,
     echo,
+    find_data,
     load_translator,
     parse_interventions,
 )
@@ -72,7 +73,11 @@ def diagram(
     layer: Annotated[
         int | None,
         typer.Option(
-            min=1, max=limits.LAYERS, help="Draw only this layer (1-based).", show_default=False
+            min=1,
+            max=limits.LAYERS,
+            help="Draw only this layer (1-based). In an ensemble, the layers of the second run follow those "
+            "of the first.",
+            show_default=False,
         ),
     ] = None,
     head: Annotated[
@@ -113,7 +118,7 @@ def diagram(
 
     references: list[str | None] = [None] * len(sources)
     if split:
-        pairs = corpus.load_split(translator.config.data, split)[:first]
+        pairs = corpus.load_split(find_data(run), split)[:first]
         sources += [source for source, _ in pairs]
         references += [target for _, target in pairs]
         check_new(list_pictures(path, len(sources), is_single), overwrite)
@@ -135,7 +140,7 @@ def diagram(
     if is_picture(path):
         draw_pictures(list_pictures(path, len(items), is_single), items, options)
     else:
-        title = f"{run.name}: {chosen[0].label}"
+        title = f"{shipped.name_of(run)}: {chosen[0].label}"
         echo(write_gallery(path, items, title=title, **options))
     if alignments:
         lines = [pharaoh_alignment(one.weights, one.keys, one.queries) + "\n" for one in chosen]

@@ -159,7 +159,7 @@ def cache_bytes_per_token(model: Model) -> int:
 
     A sliding window stops growing when it is full.
     """
-    source = torch.tensor([[EOS]], device=model.output_projection[0].device)
+    source = torch.tensor([[EOS]], device=next(model.parameters()).device)
     state = model.init_state(model.encode(source, torch.ones_like(source, dtype=torch.bool)))
     sizes = []
     for _ in range(2):

@@ -4,6 +4,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from regard import shipped
 from regard.display import Display
 from regard.errors import UserError
 from regard.page.build import Pack, build
@@ -54,7 +55,7 @@ def measure(console: Console) -> dict[str, Any]:
 
 def distinct_names(runs: Sequence[Path]) -> Iterator[str]:
     """The name of each run's folder; the second of the same name becomes `name (2)`."""
-    names = [Path(str(run).rpartition(":")[2]).name or "model" for run in runs]
+    names = [shipped.name_of(run) for run in runs]
     for number, name in enumerate(names):
         earlier = names[:number].count(name)
         yield f"{name} ({earlier + 1})" if earlier else name

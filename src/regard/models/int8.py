@@ -74,7 +74,8 @@ def quantize_int8(model: Model) -> Model:
     for module in model.modules():
         if isinstance(module, Linear) and module.weight.numel() >= MIN_WEIGHTS:
             module.backend = Int8Backend(module.weight, module.bias, kernel)
-    model.backend = Int8Backend(*model.output_projection, kernel)
+    for member in model.members:
+        member.backend = Int8Backend(*member.output_projection, kernel)
     return model
 
 

@@ -176,6 +176,11 @@ class Model(nn.Module, ABC, Generic[MemoryT, StateT]):
         super().__init__()
         self.backend = LinearBackend()  # multiplies by the output projection
 
+    @property
+    def members(self) -> "Sequence[Model]":
+        """The models of an ensemble; any other model is its own only member."""
+        return [self]
+
     def encode(self, source: Source, mask: SourceMask) -> MemoryT:
         """Encode the source. Padding may be anywhere: it has no effect, and is last in the memory."""
         index = compaction_index(mask)

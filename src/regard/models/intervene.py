@@ -82,7 +82,7 @@ def intervene(model: Model, interventions: Iterable[object]) -> Iterator[None]:
     """Apply the interventions on attention weights; the others, such as `Force`, concern the search."""
     on_attention = [one for one in interventions if isinstance(one, AttentionIntervention)]
     with ExitStack() as stack:
-        for name, layers in model.attention_layers().items():
+        for name, layers in (model.attention_layers() if on_attention else {}).items():
             # In a decoder-only model, one layer is part of all mechanisms.
             mechanisms = MECHANISMS if model.is_decoder_only else (name,)
             of_mechanism = [one for one in on_attention if one.mechanism in mechanisms]

@@ -9,5 +9,6 @@ def pack_weights(model: Model) -> Model:
     for module in model.modules():
         if isinstance(module, Linear):
             module.backend = PackedBackend(module.weight)
-    model.backend = PackedBackend(model.output_projection[0])
+    for member in model.members:
+        member.backend = PackedBackend(member.output_projection[0])
     return model

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from regard import config
 from regard.errors import UserError
-from regard.models import weights
+from regard.models import Ensemble, Model, weights
 from regard.models.intervene import count_heads
 from regard.page.schema import ModelInfo
 from regard.text import corpus
@@ -66,6 +66,11 @@ def pack(translator: Translator, name: str, float32: bool = False) -> tuple[dict
     """(manifest, binary) of a model that the page calls `name`."""
     check_supported(translator.config, name)
     settings, model = translator.config, translator.model
+    if isinstance(model, Ensemble):
+        raise UserError(
+            f"{name} cannot run in a page: it is an ensemble, and the page runs one model at a time. Use it "
+            "with `regard translate` or `regard serve`, or export one of its runs"
+        )
     tensors = {key: tensor.float().cpu() for key, tensor in weights.state_tensors(model).items()}
     table, binary = pack_tensors(tensors if float32 else weights.quantize_tensors(tensors))
     manifest = {
@@ -144,13 +149,21 @@ def describe(translator: Translator, name: str) -> ModelInfo:
     return ModelInfo(
         name=name,
         kind=settings.model.kind,
-        heads={**count_heads(translator.model)},
+        heads=describe_heads(translator.model),
         parameters=translator.model.parameter_count,
         tokenizer=tokenizers.source.kind,
         examples=choose_examples(data),
         facts=collect_facts(translator),
         **languages,
     )
+
+
+def describe_heads(model: Model) -> dict[str, tuple[int, int]]:
+    """(layers, heads) of each mechanism; none if the members of an ensemble differ too much to show them."""
+    try:
+        return {**count_heads(model)}
+    except UserError:
+        return {}
 
 
 def choose_examples(data: config.Data) -> tuple[str, ...]:

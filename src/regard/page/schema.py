@@ -142,7 +142,7 @@ class Translation(Table):
     def of(cls, output: "translation.Translation", **more: Any) -> "Translation":
         """A translation, with its attention weights if it has them."""
         if output.weights is not None:
-            more["attention"] = {name: TensorData.of(w) for name, w in output.weights.items()}
+            more["attention"] = {name: TensorData.of(w) for name, w in output.attention.items()}
         return cls(
             text=output.text,
             source=tuple(output.source),

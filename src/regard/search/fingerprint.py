@@ -28,7 +28,8 @@ class Fingerprint:
         if any(map(has_hooks, modules)):
             return None
         patched = [vars(module).get(name) for module in modules for name in PATCHED]
-        replaced = [vars(model).get(name) for name in REPLACED]
+        models = dict.fromkeys((model, *model.members))
+        replaced = [vars(one).get(name) for one in models for name in REPLACED]
         return cls(
             torch.get_float32_matmul_precision(),
             model.training,

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from regard.errors import UserError
 from regard.models.batching import batch_rows
+from regard.models.ensemble import join_layers
 from regard.models.interface import Memory, Model
 from regard.text.batch import Batch, EncodedPairs
 
@@ -24,9 +25,10 @@ class ScoredPair:
     target: list[str]
     log_probs: list[float]
     """log p(token | source, tokens before it) of each target token, in nats."""
-    weights: dict[str, Float[Tensor, "layer head query key"]] | None = field(
+    weights: list[dict[str, Float[Tensor, "layer head query key"]]] | None = field(
         default=None, repr=False
     )
+    """The attention weights of each member of an ensemble; one item for any other model."""
 
     @property
     def score(self) -> float:
@@ -41,6 +43,11 @@ class ScoredPair:
     @property
     def attention(self) -> dict[str, Float[Tensor, "layer head query key"]]:
         """Weights by mechanism, as in `Translation.attention`."""
+        return join_layers(self.members, dim=0)
+
+    @property
+    def members(self) -> list[dict[str, Float[Tensor, "layer head query key"]]]:
+        """The weights of each member, as in `Translation.members`."""
         if self.weights is None:
             raise UserError("no attention weights: call score(pairs, attention=True)")
         return self.weights

@@ -5,12 +5,12 @@ training is loaded as soon as it has weights, and again when it has better ones.
 """
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from regard import documents, schemas
+from regard import documents, schemas, shipped
 from regard.api import Translator, load
 from regard.errors import UserError, join_names, suggest
 from regard.export.page import distinct_names
@@ -34,39 +34,45 @@ Observe = Callable[[list[Job], float], None]
 
 @dataclass
 class ServedRun:
-    """A run: its folder, its workers once it has weights, and translations along its training."""
+    """A run, or an ensemble of several: workers once there are weights, translations along the training."""
 
     name: str
-    folder: Path
+    folders: tuple[Path, ...]
     settings: Settings
     observe: Observe
     pool: Pool | None = None
     info: ModelInfo | None = None
-    version: tuple[int, int] | None = None
-    """Time and size of the weights in use."""
+    version: tuple[tuple[int, int], ...] | None = None
+    """Time and size of the weights in use, by folder."""
     step: int | None = None
     samples: list[schema.Sample] = field(default_factory=list)
 
     @property
     def is_finished(self) -> bool:
-        return (self.folder / CARD).is_file()
+        return all((folder / CARD).is_file() for folder in self.folders)
 
     @property
-    def weights_version(self) -> tuple[int, int] | None:
-        """Of the weights in the folder; None: there are none yet."""
+    def weights_version(self) -> tuple[tuple[int, int], ...] | None:
+        """Of the weights in each folder; None: a folder has none yet."""
         try:
-            status = (self.folder / WEIGHTS).stat()
+            found = [(folder / WEIGHTS).stat() for folder in self.folders]
         except OSError:
             return None
-        return status.st_mtime_ns, status.st_size
+        return tuple((status.st_mtime_ns, status.st_size) for status in found)
+
+    @property
+    def log_folder(self) -> Path | None:
+        """Where the training log is; None: an ensemble has several."""
+        return self.folders[0] if len(self.folders) == 1 else None
 
     def load(self) -> None:
-        """Load the weights in the folder, one copy for each worker."""
+        """Load the weights in the folders, one copy for each worker."""
         self.version = self.weights_version
         settings = self.settings
-        translators = [load_model(self.folder, settings) for _ in range(settings.workers)]
+        translators = [load_model(self.folders, settings) for _ in range(settings.workers)]
         self.info = describe(translators[0], self.name)
-        self.step = weights.read_record(self.folder / WEIGHTS).get("step")
+        if self.log_folder is not None:
+            self.step = weights.read_record(self.log_folder / WEIGHTS).get("step")
         if self.pool is None:
             options = settings.limits.queue, settings.window, settings.max_batch
             self.pool = Pool(translators, *options, self.observe)
@@ -104,13 +110,13 @@ class ServedRun:
             "name": self.name,
             "finished": self.is_finished,
             "ready": self.pool is not None,
-            "logged": (self.folder / LOG).is_file(),
+            "logged": self.log_folder is not None and (self.log_folder / LOG).is_file(),
             "step": self.step,
         }
 
     def log(self, after: int) -> schema.TrainingLog:
         """What it has logged since."""
-        events = RunFolder(self.folder).events
+        events = [] if self.log_folder is None else RunFolder(self.log_folder).events
         return schema.TrainingLog(
             **self.state(),
             events=tuple(events[after:]),
@@ -119,10 +125,10 @@ class ServedRun:
         )
 
 
-def load_model(folder: Path, settings: Settings) -> Translator:
+def load_model(folders: Sequence[Path], settings: Settings) -> Translator:
     """The one place where a model is loaded."""
     options = {"int8": settings.int8, "bfloat16": settings.bfloat16, "engine": settings.engine}
-    return load(folder, settings.device, **options)
+    return load(folders, settings.device, **options)
 
 
 def read_comparison(name: str, folder: Path) -> schema.Comparison:
@@ -162,14 +168,15 @@ class Catalogue:
     @classmethod
     def open(cls, settings: Settings, observe: Observe) -> "Catalogue":
         """Load what has weights; an error for a folder that is neither trained nor in training."""
-        folders = [hub.find_run(run) for run in settings.runs]
+        members = [shipped.split_runs(run) for run in settings.runs]
+        folders = [tuple(hub.find_run(run) for run in runs) for runs in members]
         names = list(distinct_names(settings.runs))
         runs = {
-            name: ServedRun(name, folder, settings, observe)
-            for name, folder in zip(names, folders, strict=True)
+            name: ServedRun(name, each, settings, observe)
+            for name, each in zip(names, folders, strict=True)
         }
         for run in runs.values():
-            if run.weights_version is not None or not is_run(run.folder):
+            if run.weights_version is not None or not all(map(is_run, run.folders)):
                 run.load()
         for folder in settings.comparisons:
             if not (folder / "results.json").is_file() and not (folder / "runs").is_dir():

@@ -66,7 +66,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     given = parser.parse_args(arguments)
     peers.check_installed()
     load = catalogue.load_model
-    catalogue.load_model = lambda folder, settings: MarianTranslator(load(folder, settings))
+    catalogue.load_model = lambda folders, settings: MarianTranslator(load(folders, settings))
     options: dict[str, Any] = {"port": given.port, "max_batch": given.max_batch}
     serve(Settings((given.run,), window=given.window / 1000, **options))
 

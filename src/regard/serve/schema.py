@@ -110,7 +110,7 @@ class Scored(Table):
     @classmethod
     def of(cls, pair: "ScoredPair") -> "Scored":
         """A pair, with its attention weights if it has them."""
-        weights = pair.weights or {}
+        weights = pair.attention if pair.weights else {}
         more = {"attention": {name: TensorData.of(w) for name, w in weights.items()}}
         return cls(
             source=tuple(pair.source),
@@ -118,7 +118,7 @@ class Scored(Table):
             log_probs=tuple(pair.log_probs),
             score=pair.score,
             perplexity=pair.perplexity,
-            **(more if pair.weights else {}),
+            **(more if weights else {}),
         )
 
 

@@ -163,6 +163,7 @@ def find_run(run: str | Path, report: Report | None = None) -> Path:
     """The folder of a run or of a shipped model. A run on the hub, hf:user/name, is downloaded once."""
     if not is_hub_name(run):
         return shipped.find_run(run)
+    shipped.check_single(run)
     repository = Repository.parse(str(run))
     listing = repository.listing()
     if "config.toml" not in listing.blobs:

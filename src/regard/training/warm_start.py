@@ -52,8 +52,8 @@ class SourceCheckpoint:
         """
         name = config.init or ""
         sibling = Path(os.path.normpath(folder / name))  # resolves ".." before the folder exists
-        path = next((path for path in (sibling, shipped.find_run(name)) if path.is_dir()), None)
-        if path is None:
+        path = sibling if sibling.is_dir() else shipped.find_run(name)
+        if not path.is_dir():
             raise UserError(f"init: there is no run folder {name}{suggest_source(name)}")
         translator = load(path)
         check_model(translator.config, config, name)
