@@ -161,6 +161,22 @@ def test_a_trained_run_translates_as_it_is(files):
     }
 
 
+def test_an_ensemble_translates_the_sources_for_distillation(files):
+    for seed in (1, 2):
+        config = presets.load(str(files / "reverse.toml"), [f"seed={seed}", "training.epochs=15"])
+        train(config, files / f"run-{seed}", "cpu", False, Console(file=io.StringIO()))
+    names = f"{files}/run-1,{files}/run-2"
+    settings = [
+        f'data.synthetic=[{{from="{names}",monolingual="train",reverse=false,max_ratio=9.0}}]',
+        "data.repeat=0",
+    ]
+    made = run(presets.load(str(files / "reverse.toml"), settings), files / "student")
+    pairs = [json.loads(line) for line in made["pairs"].splitlines()]
+    assert {pair["source"] for pair in pairs} <= set(WORDS[:40])
+    outputs = load(names).translate([pair["source"] for pair in pairs], attention=False)
+    assert [output.text for output in outputs] == [pair["target"] for pair in pairs]
+
+
 def test_the_number_of_pairs_is_known_before_anything_is_translated(files):
     config = presets.load(str(files / "more.toml"))
     assert synthetic.count_pairs(config, corpus.load) == 2 * 40 + 45

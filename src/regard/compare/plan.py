@@ -12,7 +12,7 @@ from typing import Any
 from regard import documents, presets
 from regard.config import Config, Table, limits
 from regard.errors import UserError
-from regard.shipped import find_run
+from regard.shipped import find_run, split_runs
 from regard.text import corpus
 from regard.training import synthetic
 from regard.training.data import LoadCorpus, load_once, resolve_defaults
@@ -124,8 +124,7 @@ def plan_pairs(config: Config, folder: Path) -> tuple[Config, tuple[Run, ...]]:
     """The config with the files of its synthetic pairs, and what makes each: one for all seeds and models."""
     runs, entries = [], {}
     for number, entry in synthetic.recipes(config):
-        name = entry.translator.replace(",", "+")
-        label = f"pairs by {'+'.join(Path(part).stem for part in name.split('+'))}"
+        makers = "+".join(Path(one).stem for one in split_runs(entry.translator))
         entry = entry.model_copy(update={"file": None, "repeat": 1, "tag": False})
         data = config.data.model_copy(update={"synthetic": (entry,), "repeat": 1})
         pairs = Config.model_validate({"data": data})
@@ -135,7 +134,8 @@ def plan_pairs(config: Config, folder: Path) -> tuple[Config, tuple[Run, ...]]:
         pairs = synthetic.replace_entries(
             pairs, {0: entry.model_copy(update={"file": synthetic.PAIRS})}
         )
-        runs.append(Run(System(name, (), label), 1, made, pairs, makes_pairs=True))
+        system = System(entry.translator, (), f"pairs by {makers}")
+        runs.append(Run(system, 1, made, pairs, makes_pairs=True))
     return synthetic.replace_entries(config, entries), tuple(runs)
 
 

@@ -184,7 +184,7 @@ def locate_synthetic(entry: Any, folder: Path) -> Any:
     if isinstance(name := entry.get("monolingual"), str):
         located["monolingual"] = locate(name, folder)
     if isinstance(name := entry.get("from"), str):
-        located["from"] = ",".join(locate(part, folder) for part in name.split(","))
+        located["from"] = ",".join(locate(str(run), folder) for run in shipped.split_runs(name))
     return located
 
 

@@ -19,7 +19,7 @@ from regard.errors import UserError
 from regard.text import corpus, synthetic
 from regard.text.corpus import Corpus
 from regard.text.pairs import SPLITS, Pairs
-from regard.translator import load, read_config
+from regard.translator import load, read_configs
 
 FOLDER, PAIRS, MODEL = "synthetic", "pairs.jsonl", "model"
 TrainRun = Callable[[Config, Path], Any]
@@ -55,9 +55,8 @@ def replace_entries(config: Config, entries: dict[int, Any]) -> Config:
 
 def is_run(name: str) -> bool:
     """Whether a name of `from` stands for trained models, by a folder, as shipped, or on the hub."""
-    return all(
-        part.startswith("hf:") or shipped.find_run(part).is_dir() for part in name.split(",")
-    )
+    runs = map(str, shipped.split_runs(name))
+    return all(run.startswith("hf:") or shipped.find_run(run).is_dir() for run in runs)
 
 
 def count_pairs(config: Config, load_corpus: Callable[[Any], Corpus]) -> int:
@@ -172,7 +171,7 @@ def makers(config: Config, chain: tuple[str, ...] = ()) -> Iterator[Config]:
 
 def check_direction(run: str, data: ParallelData, entry: Any) -> None:
     """Raise an error if the languages of a run are known, and are not those to translate."""
-    given = read_config(run.split(",")[0]).data
+    given = read_configs(run)[0].data
     languages = synthetic.languages(data)
     wanted = languages[::-1] if entry.reverse else languages
     found = synthetic.languages(given)
