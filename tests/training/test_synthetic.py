@@ -229,12 +229,14 @@ def test_a_comparison_makes_pairs_once_for_all_seeds(files, monkeypatch):
     monkeypatch.setattr(importlib.import_module("regard.compare.sweep"), "execute", execute)
     names = [str(files / "more.toml")]
     runs = plan(names, ["data.repeat=1,2"], [], [2], files / "runs")
-    [pairs] = prerequisites(runs)
+    model, pairs = prerequisites(runs)
     assert pairs.makes_pairs
+    assert pairs.prerequisites == (model,)
     assert pairs.system.label == "pairs by reverse"
     messages: list[str] = []
     assert sweep(runs[:2], "test", [1], "cpu", 1, messages.append) == []
-    assert messages[1] == "prerequisite pairs by reverse: done"
+    expected = ["prerequisite reverse: done", "prerequisite pairs by reverse: done"]
+    assert messages[1:3] == expected
     made = (pairs.folder / "pairs.jsonl").read_bytes()
     for one in runs[:2]:
         entry = read_config(one.folder).data.synthetic[0]
@@ -247,5 +249,16 @@ def test_a_comparison_makes_pairs_once_for_all_seeds(files, monkeypatch):
     # Another model makes other pairs.
     text = (files / "reverse.toml").read_text()
     (files / "reverse.toml").write_text(text.replace("hidden_dim = 7", "hidden_dim = 8"))
-    [other] = prerequisites(plan(names, [], [], [1], files / "runs"))
+    _, other = prerequisites(plan(names, [], [], [1], files / "runs"))
     assert other.folder != pairs.folder
+
+
+def test_a_reverse_model_is_trained_once_for_all_ways_to_search(files):
+    entries = [
+        f'[{{from="{files}/reverse.toml",monolingual="train",{search}}}]'
+        for search in ("beam=2", "sample=true")
+    ]
+    runs = plan(
+        [str(files / "reverse.toml")], [f"data.synthetic={','.join(entries)}"], [], [2], files
+    )
+    assert [run.makes_pairs for run in prerequisites(runs)] == [False, True, True]

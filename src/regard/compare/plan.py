@@ -102,9 +102,24 @@ def plan_run(
     load_corpus: LoadCorpus = corpus.load,
     ancestors: tuple[str, ...] = (),
 ) -> Run:
-    """One run. If `init` names a preset, that run is its prerequisite: one for all seeds."""
-    config = resolve_defaults(presets.load(system.preset, settings), load_corpus)
-    config, prerequisites = plan_pairs(config, folder)
+    """One run of a preset, with these settings."""
+    config = presets.load(system.preset, settings)
+    return plan_config(config, system, seed, settings, folder, load_corpus, ancestors)
+
+
+def plan_config(
+    config: Config,
+    system: System,
+    seed: int,
+    settings: Sequence[str],
+    folder: Path,
+    load_corpus: LoadCorpus,
+    ancestors: tuple[str, ...],
+) -> Run:
+    """One run. If `init` or a `from` names a preset, that run is its prerequisite: one for all seeds."""
+    list(synthetic.makers(config))  # an error for a circle
+    config = resolve_defaults(config, load_corpus)
+    config, prerequisites = plan_pairs(config, folder, load_corpus)
     ancestors = (*ancestors, system.preset)
     if config.init is not None and not find_run(config.init).is_dir():
         if config.init in ancestors:
@@ -120,22 +135,30 @@ def plan_run(
     return Run(system, seed, folder / name / f"seed-{seed}", config, prerequisites)
 
 
-def plan_pairs(config: Config, folder: Path) -> tuple[Config, tuple[Run, ...]]:
-    """The config with the files of its synthetic pairs, and what makes each: one for all seeds and models."""
+def plan_pairs(
+    config: Config, folder: Path, load_corpus: LoadCorpus
+) -> tuple[Config, tuple[Run, ...]]:
+    """The config with the files of its synthetic pairs, and the runs that make them, each once."""
     runs, entries = [], {}
     for number, entry in synthetic.recipes(config):
-        makers = "+".join(Path(one).stem for one in split_runs(entry.translator))
-        entry = entry.model_copy(update={"file": None, "repeat": 1, "tag": False})
-        data = config.data.model_copy(update={"synthetic": (entry,), "repeat": 1})
+        before: tuple[Run, ...] = ()
+        names, data = split_runs(entry.translator), config.data
+        makers = "+".join(Path(name).stem for name in names)
+        recipe = entry.model_copy(update={"file": None, "repeat": 1, "tag": False})
+        if not synthetic.is_run(entry.translator):
+            reverse = synthetic.reverse_config(entry, data)
+            system = System(entry.translator, (), makers)
+            before = (plan_config(reverse, system, reverse.seed, [], folder, load_corpus, ()),)
+            recipe = recipe.model_copy(update={"from": relative_path(before[0].folder, folder)})
+        data = data.model_copy(update={"synthetic": (recipe,), "repeat": 1})
         pairs = Config.model_validate({"data": data})
-        made = folder / f"pairs-{fingerprint(*synthetic.makers(pairs))}" / "1"
-        file = relative_path(made / synthetic.PAIRS, folder)
-        entries[number] = config.data.synthetic[number].model_copy(update={"file": file})
-        pairs = synthetic.replace_entries(
-            pairs, {0: entry.model_copy(update={"file": synthetic.PAIRS})}
-        )
+        made = folder / f"pairs-{fingerprint(pairs)}" / "1"
+        recipe = recipe.model_copy(update={"file": synthetic.PAIRS})
+        pairs = synthetic.replace_entries(pairs, {0: recipe})
         system = System(entry.translator, (), f"pairs by {makers}")
-        runs.append(Run(system, 1, made, pairs, makes_pairs=True))
+        runs.append(Run(system, 1, made, pairs, before, makes_pairs=True))
+        file = relative_path(made / synthetic.PAIRS, folder)
+        entries[number] = entry.model_copy(update={"file": file})
     return synthetic.replace_entries(config, entries), tuple(runs)
 
 
@@ -188,18 +211,15 @@ def describe(value: Any) -> str:
     )
 
 
-def fingerprint(*configs: Config) -> str:
+def fingerprint(config: Config) -> str:
     """A short hash of the settings that differ from their defaults, except the seed and the description.
 
     A setting that a later version adds changes no fingerprint as long as it has its default.
     """
-    settings = [non_defaults(config) for config in configs]
-    for table in settings:
-        for name in ("seed", "description"):
-            table.pop(name, None)
-    content = documents.dumps(
-        settings[0] if len(settings) == 1 else settings, sort_keys=True, default=str
-    )
+    settings = non_defaults(config)
+    for name in ("seed", "description"):
+        settings.pop(name, None)
+    content = documents.dumps(settings, sort_keys=True, default=str)
     return hashlib.sha256(content.encode()).hexdigest()[:8]
 
 

@@ -189,14 +189,16 @@ def locate_synthetic(entry: Any, folder: Path) -> Any:
 
 
 def locate_pairs(config: Config, folder: Path) -> Config:
-    """The config of a run with the absolute paths of its synthetic pairs: relative ones start in `folder`."""
+    """The config of a run with the absolute paths of its synthetic pairs, and of the models that made them.
+
+    Relative ones start in the run's `folder`.
+    """
     if not isinstance(config.data, ParallelData) or not config.data.synthetic:
         return config
+    given = [{"file": entry.file, "from": entry.translator} for entry in config.data.synthetic]
     entries = [
-        entry.model_copy(update={"file": os.path.abspath(folder / entry.file)})
-        if entry.file is not None
-        else entry
-        for entry in config.data.synthetic
+        entry.model_copy(update=locate_synthetic(paths, folder))
+        for entry, paths in zip(config.data.synthetic, given, strict=True)
     ]
     data = config.data.model_copy(update={"synthetic": tuple(entries)})
     return config.model_copy(update={"data": data})
