@@ -24,6 +24,34 @@ class Data(Table):
         return bool(self.file_splits)
 
 
+class ParallelData(Data):
+    """Sentence pairs."""
+
+    preprocess: Literal["none", "moses"] = "none"
+    """What is done to both sides before anything else: nothing, or lower-casing, Moses punctuation
+    normalisation and Moses tokenisation, the text on which papers report BLEU (see docs/papers.md). The model
+    then reads and writes such text. Needs the extra `papers`."""
+
+    @property
+    def language_pair(self) -> tuple[str, str] | None:
+        """The languages of the source and the target, if they are known."""
+        return None
+
+    @model_validator(mode="after")
+    def _check_languages(self) -> "ParallelData":
+        if self.preprocess == "moses" and self.language_pair is None:
+            raise ValueError(
+                'data.preprocess = "moses" has rules for each language: name those of source and target, '
+                'as in data.languages = ["en", "de"]'
+            )
+        if self.preprocess == "none" and getattr(self, "languages", None) is not None:
+            raise ValueError(
+                'data.languages selects the rules of data.preprocess, which is "none": leave it out, or '
+                'set data.preprocess = "moses"'
+            )
+        return self
+
+
 class SyntheticData(Data):
     """Generated sentences: nothing to download, the same for everyone."""
 
@@ -53,7 +81,7 @@ class SyntheticData(Data):
 ParallelCorpus = Literal["multi30k", "tatoeba-fr-en", "tatoeba-de-en"]
 
 
-class DatasetData(Data):
+class DatasetData(ParallelData):
     """A public parallel corpus: see `regard data list`."""
 
     kind: Literal["dataset"] = "dataset"
@@ -64,8 +92,12 @@ class DatasetData(Data):
     target: str = "en"
     """Target language."""
 
+    @property
+    def language_pair(self) -> tuple[str, str]:
+        return self.source, self.target
 
-class FileData(Data):
+
+class FileData(ParallelData):
     """Your own parallel text: two line-aligned files, a .tsv, or a .jsonl, each plain or .gz."""
 
     kind: Literal["files"] = "files"
@@ -81,6 +113,12 @@ class FileData(Data):
     """What to do with a line that is empty, invalid or too long."""
     max_characters: int = Field(default=2000, ge=1, le=limits.CHARACTERS)
     """Longer lines are errors (see on_error)."""
+    languages: tuple[str, str] | None = None
+    """Languages of source and target, such as ["en", "de"], whose rules data.preprocess applies."""
+
+    @property
+    def language_pair(self) -> tuple[str, str] | None:
+        return self.languages
 
     @property
     def file_splits(self) -> tuple[str, ...]:
@@ -108,7 +146,7 @@ class FileData(Data):
         return self
 
 
-class HubData(Data):
+class HubData(ParallelData):
     """A Hugging Face dataset; Parquet and Arrow files need the extra `hf`."""
 
     kind: Literal["hf"] = "hf"
@@ -120,6 +158,12 @@ class HubData(Data):
     """Columns of source and target; `translation.de` is the key de in the column translation."""
     max_characters: int = Field(default=2000, ge=1, le=limits.CHARACTERS)
     """Pairs with a longer side are skipped, as are those with an empty one."""
+    languages: tuple[str, str] | None = None
+    """Languages of source and target, such as ["en", "de"], whose rules data.preprocess applies."""
+
+    @property
+    def language_pair(self) -> tuple[str, str] | None:
+        return self.languages
 
     @property
     def is_user_data(self) -> bool:
