@@ -187,6 +187,21 @@ def open_output(path: Path) -> Iterator[IO[str]]:
         os.replace(part, path)
 
 
+@contextmanager
+def hold(path: Path) -> Iterator[None]:
+    """Lock a file that grows, which is created if needed; `BlockingIOError` if it is locked."""
+    with open_locked(path, wait=False):
+        yield
+
+
+def complete(part: Path, path: Path) -> None:
+    """Give a complete file its name; an older `path` is replaced."""
+    with report_errors(path):
+        with part.open("rb+") as file:
+            os.fsync(file.fileno())
+        os.replace(part, path)
+
+
 def open_log(path: Path) -> IO[bytes]:
     """A new file for the output of another process."""
     with report_errors(path):

@@ -24,6 +24,14 @@ Checksums = Annotated[dict[str, Checksum], Field(default_factory=dict)]
 # --- card.json, evaluation-SPLIT.json -------------------------------------------------------------
 
 
+class AugmentCard(Document):
+    """FILE.card.json: where synthetic pairs came from."""
+
+    recipe: dict[str, Any]
+    counts: dict[str, Count]
+    seconds: Seconds
+
+
 class Settings(Document):
     """config.toml as any version wrote it, or a copy of it on a card."""
 
@@ -127,6 +135,7 @@ class Card(Document):
     jobs: Count = 1
     data: Texts
     init: dict[str, Any] | None = None
+    synthetic: Annotated[list[AugmentCard], Field(default_factory=list)]
     figures: Figures
     evaluations: Annotated[list[CardEvaluation], Field(default_factory=list)]
     evaluation: ShippedEvaluation | None = None
@@ -151,6 +160,7 @@ class StartEvent(Event):
     jobs: Count = 1
     data: Texts
     init: dict[str, Any] | None = None
+    synthetic: Annotated[list[AugmentCard], Field(default_factory=list)]
     terms: Texts
 
 
@@ -280,6 +290,18 @@ class Progress(Exact):
     finished: bool
     loss_steps: Count
     files: Checksums
+
+
+class AugmentProgress(Exact):
+    """FILE.progress.json: how far `regard augment` is."""
+
+    repair = "Delete it to start again"
+
+    lines: Count
+    bytes: Count
+    seconds: Seconds
+    counts: dict[str, Count]
+    origin: dict[str, Any]
 
 
 class ExportRecord(Document):

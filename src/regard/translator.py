@@ -95,7 +95,7 @@ class Translator:
         self._check_interventions(decoding.interventions)
         names = (f"{noun} {first_number + row}" for row in range(len(texts)))
         sources = [
-            self._try_encode(text, name, decoding.interventions)
+            self.try_encode(text, name, decoding.interventions)
             for text, name in zip(texts, names, strict=True)
         ]
         encoded = {row: ids for row, ids in enumerate(sources) if not isinstance(ids, UserError)}
@@ -107,9 +107,10 @@ class Translator:
             for row, source in enumerate(sources)
         ]
 
-    def _try_encode(
-        self, text: str, name: str, interventions: Sequence[Intervention]
+    def try_encode(
+        self, text: str, name: str, interventions: Sequence[Intervention] = ()
     ) -> list[int] | UserError:
+        """The ids of a text, with its EOS, or the error that says why this model cannot read it."""
         try:
             return self._encode_checked(text, name, interventions)
         except UserError as error:
@@ -410,4 +411,4 @@ def read_config(run: str | Path) -> Config:
         elif str(run) in shipped.names():
             hint = "; it hides the shipped model of that name: rename it, or work in another folder"
         raise UserError(f"{folder} is not a run folder: it has no config.toml{hint}")
-    return presets.validate(presets.read_file(path), str(path))
+    return presets.locate_pairs(presets.validate(presets.read_file(path), str(path)), folder)

@@ -35,7 +35,7 @@ def test_the_plan_has_one_prerequisite_for_all_variations_and_seeds(names, tmp_p
     assert base.folder.parent.name.startswith("base-")
     assert base.config.model == runs[0].config.model  # or the weights would not fit
     assert base.config.data.fraction == 1
-    assert [run.prerequisite is not None for run in runs] == 4 * [False] + 4 * [True]
+    assert [bool(run.prerequisites) for run in runs] == 4 * [False] + 4 * [True]
     other_folder = plan(names, ["data.fraction=0.5,1"], SMALL, [2], tmp_path / "other" / "folder")
     assert [run.config for run in other_folder] == [run.config for run in runs]
     varied_model = plan(names, ["model.hidden_dim=8,9"], SMALL[1:], [1], tmp_path / "runs")
@@ -53,7 +53,7 @@ def test_a_prerequisite_is_trained_once_and_initialises_its_runs(names, tmp_path
     assert not (base.folder / "evaluation-test.json").exists()
     for run in runs:
         card = json.loads((run.folder / "card.json").read_text("utf-8"))
-        assert (card["init"] is None) == (run.prerequisite is None)
+        assert (card["init"] is None) == (not run.prerequisites)
     shutil.move(tmp_path / "runs", tmp_path / "moved")
     moved = plan(names, [], SMALL, [2], tmp_path / "moved")
     shutil.rmtree(prerequisites(moved)[0].folder)  # finished runs no longer need it
@@ -85,12 +85,12 @@ def test_a_circular_or_unknown_init_is_an_error(names, tmp_path):
 @pytest.mark.parametrize("start", ["lm", "denoising"])
 def test_our_presets_fit_their_prerequisites(data, start, tmp_path):
     [run] = plan([f"{data}-fr-en-from-{start}"], [], [], [1], tmp_path)
-    assert run.prerequisite is not None
+    [before] = run.prerequisites
     scratch = plan([f"{data}-fr-en-decoder-only"], [], [], [1], tmp_path)[0].config
     assert run.config.model_copy(update={"init": None, "description": ""}) == scratch.model_copy(
         update={"description": ""}
     )
-    model, base = (config.model.model_dump() for config in (run.config, run.prerequisite.config))
+    model, base = (config.model.model_dump() for config in (run.config, before.config))
     assert model | {"dropout": None} == base | {"dropout": None}
-    assert run.prerequisite.config.is_language_model == (start == "lm")
-    assert run.config.tokenizer.kind == run.prerequisite.config.tokenizer.kind
+    assert before.config.is_language_model == (start == "lm")
+    assert run.config.tokenizer.kind == before.config.tokenizer.kind

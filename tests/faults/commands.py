@@ -121,6 +121,11 @@ COMMANDS = {
     "translate, from the hub": Command(
         f"translate {ON_HUB} {TEXT} --output out.txt --device cpu", "hub", keeps=("out.txt",)
     ),
+    "augment": Command(
+        "augment run --input in.txt --out pairs.jsonl --max-ratio 9 --overwrite --device cpu",
+        "finished",
+        keeps=("pairs.jsonl",),
+    ),
     "lab --worksheet": Command("lab qkv --worksheet sheets", once=True),
 }
 

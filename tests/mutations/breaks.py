@@ -974,9 +974,10 @@ BREAKS: list[Break] = [
             "moses: apostrophes as in today's script": ("perl_parity=True", "perl_parity=False"),
             "moses: special characters are escaped": ("escape=False", "escape=True"),
             "moses: both sides have the source's language": (
-                'data.language_pair[side == "target"]',
-                "data.language_pair[0]",
+                "data.language_pair[is_second]",
+                "data.language_pair[data.swap]",
             ),
+            "moses: swapped sides keep their languages": (" != data.swap", ""),
             "moses: double quotation marks of two apostrophes stay": ("(?![ '])", "(?![ ])"),
         },
     ),

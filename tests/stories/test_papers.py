@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import sacrebleu
 
-from regard import config, load
+from regard import augment, config, load
 from regard import train as train_model
 from regard.compare import job, plan, write_report
 from regard.compare.report import select_headline
@@ -16,7 +16,7 @@ from regard.errors import UserError
 from regard.evaluation import metrics
 from regard.page.pack import check_supported
 from regard.text import corpus
-from regard.training import examples
+from regard.training import examples, synthetic
 
 pytest.importorskip("sacremoses", reason="needs the extra `papers`")
 
@@ -146,6 +146,42 @@ def test_other_commands(run: Path, regard, tmp_path) -> None:
     assert '"name": "BLEU (tokens)"' in readme
     result = regard("diagram", run, "--split", "test", "--first", 2, "--out", tmp_path / "gallery")
     assert result.code == 0, result.err
+
+
+def test_synthetic_pairs_are_preprocessed_on_both_sides(run: Path, monkeypatch) -> None:
+    """The text is read raw, and written as the model reads it."""
+    monkeypatch.setattr(augment.Augmenter, "check_output", lambda *_: None)
+    model = load(run)
+    augmenter = augment.Augmenter(model, config.Recipe(reverse=False))
+    [pair] = augmenter.pairs([ROWS[5][0]], 1)
+    [output] = model.translate([ROWS[5][0]])
+    assert (pair["source"], pair["target"]) == ("le chien n' est pas l' ami 5 .", output.text)
+    data = model.config.data
+    plain = data.model_copy(update={"preprocess": "none", "languages": None})
+    synthetic.check_preprocessed(data, data, "a")
+    synthetic.check_preprocessed(plain, plain, "a")
+    with pytest.raises(UserError, match=r"a writes raw text, and the real pairs are preprocessed"):
+        synthetic.check_preprocessed(plain, data, "a")
+    with pytest.raises(UserError, match=r"a writes preprocessed text, and the real pairs are raw"):
+        synthetic.check_preprocessed(data, plain, "a")
+
+
+def test_the_training_text_is_translated_raw(run: Path, tmp_path: Path, monkeypatch) -> None:
+    """data.synthetic with monolingual = "train": preprocessed once."""
+    monkeypatch.setattr(examples, "EXAMPLES", 0)
+    monkeypatch.setattr(augment.Augmenter, "check_output", lambda *_: None)
+    settings = make_data(tmp_path).model_dump(exclude_unset=True)
+    entry = {"from": str(run), "monolingual": "train", "reverse": False}
+    table = {f"data.{key}": value for key, value in settings.items()}
+    train_model(
+        SETTINGS | table | {"data.synthetic": [entry]},
+        run=tmp_path / "run",
+        device="cpu",
+        quiet=True,
+    )
+    pairs = tmp_path / "run" / "synthetic" / "1" / "pairs.jsonl"
+    sources = {json.loads(line)["source"] for line in pairs.read_text("utf-8").splitlines()}
+    assert sources == {f"le chien n' est pas l' ami {n} ." for n in range(12, 40)}  # not of test
 
 
 def test_a_page_cannot_preprocess(run: Path) -> None:

@@ -113,6 +113,20 @@ def test_a_corpus_is_preprocessed_when_it_is_loaded(tmp_path: Path) -> None:
     assert len(corpus.load(data.model_copy(update={"fraction": 0.5}))["train"]) == 20
 
 
+def test_swapped_sides_keep_their_languages(tmp_path: Path) -> None:
+    data = make_data(tmp_path)
+    swapped = corpus.load(make_data(tmp_path, swap=True))
+    assert swapped["val"] == [(target, source) for source, target in corpus.load(data)["val"]]
+
+
+def test_synthetic_pairs_are_taken_as_they_are(tmp_path: Path) -> None:
+    made = ("un chat n' est pas là .", "a cat isn 't there .")
+    (tmp_path / "made.tsv").write_text("\t".join(made) + "\n", "utf-8")
+    data = make_data(tmp_path, synthetic=[{"file": str(tmp_path / "made.tsv")}])
+    real = corpus.load(make_data(tmp_path))["train"]
+    assert corpus.load(data)["train"] == [*real, made]
+
+
 def test_a_language_has_to_be_named(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r'name those .*as in data\.languages = \["en", "de"\]'):
         make_data(tmp_path, languages=None)

@@ -12,7 +12,7 @@ import regard
 
 # In the order in which --help lists the commands.
 from regard.cli import models, translate, evaluation, pictures  # noqa: F401  # isort: skip
-from regard.cli import inspect, experiments, labs, benchmarks, export, serve  # noqa: F401  # isort: skip
+from regard.cli import augment, inspect, experiments, labs, benchmarks, export, serve  # noqa: F401  # isort: skip
 from regard.cli import failures
 from regard.cli.common import app, echo, err
 from regard.errors import RegardWarning

@@ -1,6 +1,8 @@
 """One run of a comparison in a separate process: train, evaluate, write the figures to the run folder.
 
-python -m regard.compare.job CONFIG.toml RUN_FOLDER DEVICE JOBS [SPLIT BEAMS]
+python -m regard.compare.job CONFIG.toml RUN_FOLDER DEVICE JOBS [SPLIT BEAMS | --pairs]
+
+With --pairs, it only makes the synthetic pairs of the config.
 
 It stops when its standard input is closed, as it is when the comparison that started it ends.
 """
@@ -10,11 +12,13 @@ from pathlib import Path
 
 from regard import documents, files, presets
 from regard.compare.processes import stop_at_end_of_input
+from regard.display import Display
 from regard.errors import UserError
 from regard.evaluation import evaluate
 from regard.terminal import Console
 from regard.text import corpus
 from regard.training import train
+from regard.training.run import make_synthetic
 from regard.translator import load
 
 
@@ -39,13 +43,23 @@ def run_job(
         files.write(folder / f"evaluation-{split}.json", text)
 
 
+def make_pairs(config: Path, folder: Path, device: str) -> None:
+    """Make the synthetic pairs of a config in `folder`, or continue there."""
+    checked = presets.validate(presets.read_file(config), str(config))
+    with files.lock(folder, wait=True):
+        make_synthetic(checked, folder, device, Display(Console(force_terminal=False, width=120)))
+
+
 if __name__ == "__main__":
     stop_at_end_of_input()
     config, folder, device, jobs, *evaluated = sys.argv[1:]
-    split, beams = evaluated or ("", "")
-    widths = [int(beam) for beam in beams.split(",") if beam]
     try:
-        run_job(Path(config), Path(folder), device, int(jobs), split, widths)
+        if evaluated == ["--pairs"]:
+            make_pairs(Path(config), Path(folder), device)
+        else:
+            split, beams = evaluated or ("", "")
+            widths = [int(beam) for beam in beams.split(",") if beam]
+            run_job(Path(config), Path(folder), device, int(jobs), split, widths)
     except UserError as error:
         sys.exit(f"regard: {error}")
     except KeyboardInterrupt:  # training was stopped, after a checkpoint

@@ -14,6 +14,7 @@ from regard.config import Config, Table, limits
 from regard.errors import UserError
 from regard.shipped import find_run
 from regard.text import corpus
+from regard.training import synthetic
 from regard.training.data import LoadCorpus, load_once, resolve_defaults
 
 # Settings that a prerequisite run shares, so that its weights and tokens fit.
@@ -37,13 +38,17 @@ class System:
 
 @dataclass(frozen=True)
 class Run:
-    """One training run of a system, and the run that provides its initial weights, if any."""
+    """One training run of a system, and what comes before: runs that provide its initial weights and its
+    synthetic pairs.
+    """
 
     system: System
     seed: int
     folder: Path
     config: Config
-    prerequisite: "Run | None" = None
+    prerequisites: "tuple[Run, ...]" = ()
+    makes_pairs: bool = False
+    """Whether it only makes the synthetic pairs of its config."""
 
 
 def plan(
@@ -99,7 +104,7 @@ def plan_run(
 ) -> Run:
     """One run. If `init` names a preset, that run is its prerequisite: one for all seeds."""
     config = resolve_defaults(presets.load(system.preset, settings), load_corpus)
-    prerequisite = None
+    config, prerequisites = plan_pairs(config, folder)
     ancestors = (*ancestors, system.preset)
     if config.init is not None and not find_run(config.init).is_dir():
         if config.init in ancestors:
@@ -109,11 +114,34 @@ def plan_run(
         shared = [setting for setting in settings if setting.startswith(SHARED_SETTINGS)]
         base_seed = presets.load(base.preset).seed
         prerequisite = plan_run(base, base_seed, shared, folder, load_corpus, ancestors)
-        # Relative to the run's folder, so that the folder of all runs can be moved.
-        init = Path("..", "..", *prerequisite.folder.relative_to(folder).parts)
-        config = config.model_copy(update={"init": str(init)})
+        config = config.model_copy(update={"init": relative_path(prerequisite.folder, folder)})
+        prerequisites += (prerequisite,)
     name = f"{Path(system.preset).stem}-{fingerprint(config)}"
-    return Run(system, seed, folder / name / f"seed-{seed}", config, prerequisite)
+    return Run(system, seed, folder / name / f"seed-{seed}", config, prerequisites)
+
+
+def plan_pairs(config: Config, folder: Path) -> tuple[Config, tuple[Run, ...]]:
+    """The config with the files of its synthetic pairs, and what makes each: one for all seeds and models."""
+    runs, entries = [], {}
+    for number, entry in synthetic.recipes(config):
+        name = entry.translator.replace(",", "+")
+        label = f"pairs by {'+'.join(Path(part).stem for part in name.split('+'))}"
+        entry = entry.model_copy(update={"file": None, "repeat": 1, "tag": False})
+        data = config.data.model_copy(update={"synthetic": (entry,), "repeat": 1})
+        pairs = Config.model_validate({"data": data})
+        made = folder / f"pairs-{fingerprint(*synthetic.makers(pairs))}" / "1"
+        file = relative_path(made / synthetic.PAIRS, folder)
+        entries[number] = config.data.synthetic[number].model_copy(update={"file": file})
+        pairs = synthetic.replace_entries(
+            pairs, {0: entry.model_copy(update={"file": synthetic.PAIRS})}
+        )
+        runs.append(Run(System(name, (), label), 1, made, pairs, makes_pairs=True))
+    return synthetic.replace_entries(config, entries), tuple(runs)
+
+
+def relative_path(path: Path, folder: Path) -> str:
+    """As seen from a run's folder, so that the `folder` of all runs can be moved."""
+    return str(Path("..", "..", *path.relative_to(folder).parts))
 
 
 def parse_axis(text: str) -> list[str]:
@@ -160,15 +188,18 @@ def describe(value: Any) -> str:
     )
 
 
-def fingerprint(config: Config) -> str:
+def fingerprint(*configs: Config) -> str:
     """A short hash of the settings that differ from their defaults, except the seed and the description.
 
     A setting that a later version adds changes no fingerprint as long as it has its default.
     """
-    settings = non_defaults(config)
-    for name in ("seed", "description"):
-        settings.pop(name, None)
-    content = documents.dumps(settings, sort_keys=True, default=str)
+    settings = [non_defaults(config) for config in configs]
+    for table in settings:
+        for name in ("seed", "description"):
+            table.pop(name, None)
+    content = documents.dumps(
+        settings[0] if len(settings) == 1 else settings, sort_keys=True, default=str
+    )
     return hashlib.sha256(content.encode()).hexdigest()[:8]
 
 

@@ -8,10 +8,11 @@ from concurrent.futures import as_completed
 from contextlib import contextmanager
 from pathlib import Path
 
-from regard import documents, files, schemas
+from regard import documents, files, presets, schemas
 from regard.compare.plan import Run
 from regard.compare.processes import JobPool
 from regard.errors import UserError
+from regard.training import synthetic
 from regard.training.differences import changed_settings
 from regard.training.folder import clean_up
 from regard.translator import read_config
@@ -31,27 +32,30 @@ def is_finished(run: Run, split: str, beams: Sequence[int]) -> bool:
 
 
 def is_trained(run: Run) -> bool:
-    """Whether the training of a run is complete, with these settings."""
-    has_card = (run.folder / "card.json").is_file()
-    return has_card and not changed_settings(read_config(run.folder), run.config)
+    """Whether the training of a run is complete, with these settings, or its synthetic pairs are there."""
+    last = run.folder / (synthetic.PAIRS if run.makes_pairs else "card.json")
+    return last.is_file() and not differences(run)
+
+
+def differences(run: Run) -> list[str]:
+    """The settings in which a run differs from that in its folder."""
+    return changed_settings(read_config(run.folder), presets.locate_pairs(run.config, run.folder))
 
 
 def prerequisites(runs: Sequence[Run]) -> list[Run]:
-    """The runs that these are initialised from, each once, in training order."""
-    direct = {run.prerequisite.folder: run.prerequisite for run in runs if run.prerequisite}
+    """The runs that these are initialised from, and synthetic pairs, each once, in order."""
+    direct = {each.folder: each for run in runs for each in run.prerequisites}
     return [*prerequisites(list(direct.values())), *direct.values()] if direct else []
 
 
 def check_settings(runs: Sequence[Run]) -> None:
     """Raise an error if a folder holds a run with other settings, before anything is trained."""
     for run in runs:
-        if (run.folder / "config.toml").is_file():
-            changed = changed_settings(read_config(run.folder), run.config)
-            if changed:
-                raise UserError(
-                    f"{run.folder} holds a run with other settings ({', '.join(changed)}): "
-                    "choose another --out"
-                )
+        if (run.folder / "config.toml").is_file() and (changed := differences(run)):
+            raise UserError(
+                f"{run.folder} holds a run with other settings ({', '.join(changed)}): "
+                "choose another --out"
+            )
 
 
 def sweep(
@@ -85,11 +89,9 @@ def sweep(
 
         errors = train_prerequisites(required, device, pool, report)
         failed = [
-            f"{run_label(run)}: {errors[folder]}"
-            for run in pending
-            if (folder := prerequisite_folder(run)) in errors
+            f"{run_label(run)}: {error}" for run in pending if (error := find_error(run, errors))
         ]
-        pending = [run for run in pending if prerequisite_folder(run) not in errors]
+        pending = [run for run in pending if not find_error(run, errors)]
         futures = {pool.submit(execute_pending, run): run for run in pending}
         for number, future in enumerate(as_completed(futures), start=1):
             run, error = futures[future], future.result()
@@ -131,20 +133,22 @@ def run_label(run: Run) -> str:
     return f"{run.system.label}, seed {run.seed}"
 
 
-def prerequisite_folder(run: Run) -> Path | None:
-    return run.prerequisite.folder if run.prerequisite else None
+def find_error(run: Run, errors: dict[Path, str]) -> str:
+    """Why what a run needs is not there, or ""."""
+    found = (errors[each.folder] for each in run.prerequisites if each.folder in errors)
+    return next(found, "")
 
 
 def train_prerequisites(
     runs: Sequence[Run], device: str, pool: JobPool, report: Callable[[str], None]
-) -> dict[Path | None, str]:
-    """Train the runs that others are initialised from; return the errors by folder."""
-    errors: dict[Path | None, str] = {}
+) -> dict[Path, str]:
+    """Train the runs that others start from, and make synthetic pairs; return the errors by folder."""
+    errors: dict[Path, str] = {}
     for run in runs:
         with lock_run(run, pool, report):
             if is_trained(run):
                 continue
-            error = errors.get(prerequisite_folder(run)) or execute(run, "", [], device, 1, pool)
+            error = find_error(run, errors) or execute(run, "", [], device, 1, pool)
         report(f"prerequisite {run.system.label}: {error or 'done'}")
         errors |= {run.folder: f"{run.system.label}: {error}"} if error else {}
     return errors
@@ -158,6 +162,7 @@ def execute(
     files.write(config, run.config.to_toml())
     log = run.folder.with_suffix(".log")
     evaluated = [split, ",".join(map(str, beams))] if split else []
+    evaluated += ["--pairs"] if run.makes_pairs else []
     arguments = [str(config), str(run.folder), device, str(jobs), *evaluated]
     threads = str(max(1, (os.cpu_count() or 1) // jobs))
     environment = {**os.environ, "OMP_NUM_THREADS": threads, "TOKENIZERS_PARALLELISM": "false"}

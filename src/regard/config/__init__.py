@@ -50,6 +50,7 @@ from regard.config.models import (
     TransformerBase,
     TransformerStack,
 )
+from regard.config.synthetic import Recipe, SyntheticPairs
 from regard.config.table import (
     Custom,
     Table,
@@ -111,6 +112,7 @@ __all__ = [
     "Position",
     "Pretrained",
     "PretrainedTokenizer",
+    "Recipe",
     "Recurrent",
     "RecurrentDecoder",
     "RecurrentEncoder",
@@ -123,6 +125,7 @@ __all__ = [
     "Sinusoidal",
     "StateSpaceMixer",
     "SyntheticData",
+    "SyntheticPairs",
     "Table",
     "TokenizerConfig",
     "TrainedTokenizer",

@@ -18,6 +18,8 @@ SENTENCES = 10**7
 BEAM = 1000
 """Beam width, and number of outputs per text."""
 TEMPERATURE = 1e6
+RATIO = 1e6
+"""Of two lengths; also of the mean log-probability of a token, downwards."""
 RUNS = 1000
 """Of one comparison."""
 PROCESSES = 256

@@ -5,6 +5,7 @@ from typing import Literal
 from pydantic import Field, model_validator
 
 from regard.config import limits
+from regard.config.synthetic import SyntheticPairs
 from regard.config.table import Table
 
 
@@ -25,8 +26,16 @@ class Data(Table):
 
 
 class ParallelData(Data):
-    """Sentence pairs."""
+    """Sentence pairs, real and synthetic."""
 
+    swap: bool = False
+    """Swap the two sides: train the other direction on the same data."""
+    repeat: int = Field(default=1, ge=0, le=1000)
+    """How often each real pair occurs in an epoch; 0: train on synthetic pairs alone."""
+    synthetic: tuple[SyntheticPairs, ...] = ()  # type: ignore[valid-type]
+    """Pairs that a model has made of monolingual text, mixed with the real ones. Those with a sentence of the
+    validation or test set are left out. They are not preprocessed: what a model of preprocessed text makes is
+    such text."""
     preprocess: Literal["none", "moses"] = "none"
     """What is done to both sides before anything else: nothing, or lower-casing, Moses punctuation
     normalisation and Moses tokenisation, the text on which papers report BLEU (see docs/papers.md). The model
@@ -34,7 +43,7 @@ class ParallelData(Data):
 
     @property
     def language_pair(self) -> tuple[str, str] | None:
-        """The languages of the source and the target, if they are known."""
+        """The languages of the source and the target, before they are swapped, if they are known."""
         return None
 
     @model_validator(mode="after")
@@ -48,6 +57,14 @@ class ParallelData(Data):
             raise ValueError(
                 'data.languages selects the rules of data.preprocess, which is "none": leave it out, or '
                 'set data.preprocess = "moses"'
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _check_repeat(self) -> "ParallelData":
+        if self.repeat == 0 and not self.synthetic:
+            raise ValueError(
+                "data.repeat = 0 leaves only the pairs of data.synthetic, and there are none: add some"
             )
         return self
 

@@ -2,7 +2,8 @@
 
     base = "multi30k-transformer"      inherit every setting of another preset or .toml file
 
-Paths are relative to the .toml file that names them; those of data are absolute in the config.
+Paths are relative to the .toml file that names them; those of data are absolute in the config. In the
+config.toml of a run, pairs that training has made are relative to the run folder (`locate_pairs`).
 Setting a table's `kind` to another value resets that table, in a preset with a base as in `--set`.
 """
 
@@ -16,7 +17,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from regard import documents, files, shipped
-from regard.config import Config, renamed
+from regard.config import Config, ParallelData, renamed
 from regard.errors import UserError, explain_unparsed, join_names, suggest
 from regard.presets.errors import describe_error
 
@@ -25,6 +26,7 @@ __all__ = [
     "folder_argument",
     "is_complete",
     "load",
+    "locate_pairs",
     "names",
     "override",
     "parse_setting",
@@ -172,6 +174,34 @@ def from_folder(table: dict[str, Any], folder: Path) -> dict[str, Any]:
     return table
 
 
+def locate_synthetic(entry: Any, folder: Path) -> Any:
+    """A copy of a table of data.synthetic with absolute paths; what exists under a name is a path."""
+    if not isinstance(entry, dict):
+        return entry
+    located = dict(entry)
+    if isinstance(name := entry.get("file"), str) and name:
+        located["file"] = os.path.abspath(folder / Path(name).expanduser())
+    if isinstance(name := entry.get("monolingual"), str):
+        located["monolingual"] = locate(name, folder)
+    if isinstance(name := entry.get("from"), str):
+        located["from"] = ",".join(locate(part, folder) for part in name.split(","))
+    return located
+
+
+def locate_pairs(config: Config, folder: Path) -> Config:
+    """The config of a run with the absolute paths of its synthetic pairs: relative ones start in `folder`."""
+    if not isinstance(config.data, ParallelData) or not config.data.synthetic:
+        return config
+    entries = [
+        entry.model_copy(update={"file": os.path.abspath(folder / entry.file)})
+        if entry.file is not None
+        else entry
+        for entry in config.data.synthetic
+    ]
+    data = config.data.model_copy(update={"synthetic": tuple(entries)})
+    return config.model_copy(update={"data": data})
+
+
 def locate(name: str, folder: Path) -> str:
     path = folder / name
     return os.path.abspath(path) if name and path.exists() else name
@@ -194,6 +224,8 @@ def with_absolute_paths(table: dict[str, Any], folder: Path) -> dict[str, Any]:
     is_folder = data.get("kind") == "hf" and isinstance(name, str) and not name.startswith("hf:")
     keys = (*FILE_KEYS, "name") if is_folder else FILE_KEYS
     paths = {key: absolute(data[key]) for key in keys if key in data}
+    if isinstance(synthetic := data.get("synthetic"), list):
+        paths["synthetic"] = [locate_synthetic(entry, folder) for entry in synthetic]
     return table | {"data": data | paths}
 
 

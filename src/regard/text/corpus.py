@@ -8,7 +8,7 @@ from typing import Any
 
 from regard import config
 from regard.errors import UserError, join_names, suggest
-from regard.text import datasets, hf, moses, pairs
+from regard.text import datasets, hf, moses, pairs, synthetic
 from regard.text.noise import corrupt_pairs
 from regard.text.pairs import SPLITS, Counts, Pairs
 from regard.text.sequences import check_pairs
@@ -46,6 +46,21 @@ class Corpus:
         splits = self.splits | {"train": [train[row] for row in rows]}
         return replace(self, splits=splits).add_messages([message])
 
+    def swap(self) -> "Corpus":
+        """The other direction: each source a target, each target a source."""
+        swapped = {
+            split: [(target, source) for source, target in pairs]
+            for split, pairs in self.splits.items()
+        }
+        return replace(self, splits=swapped)
+
+    def add_synthetic(self, data: config.ParallelData) -> "Corpus":
+        """The corpus with the training pairs of `data.repeat` and `data.synthetic`."""
+        held_out = [pairs for split, pairs in self.splits.items() if split != "train"]
+        train, symbols, messages = synthetic.mix(self["train"], held_out, data)
+        mixed = replace(self, splits=self.splits | {"train": train}, symbols=symbols)
+        return mixed.add_messages(messages)
+
     def add_messages(self, messages: Iterable[str]) -> "Corpus":
         return replace(self, messages=(*self.messages, *messages))
 
@@ -79,7 +94,7 @@ def load_split(data: config.Data, split: str, *, raw: bool = False) -> Pairs:
         names = datasets.lookup(data.name).all_splits
     if names and split not in names:
         raise missing_split(split, names)
-    return load(data, (split,) if names else SPLITS, raw=raw)[split]
+    return load(data, (split,), raw=raw)[split]
 
 
 def missing_split(split: str, available: Iterable[str]) -> UserError:
@@ -93,12 +108,23 @@ def load(data: config.Data, splits: Sequence[str] = SPLITS, *, raw: bool = False
 
     `raw`: without `data.preprocess`.
     """
-    corpus = load_full(data, splits)
+    is_mixed = (
+        isinstance(data, config.ParallelData)
+        and "train" in splits
+        and (bool(data.synthetic) or data.repeat != 1)
+    )
+    # All splits: synthetic pairs must have no sentence of the others.
+    corpus = load_full(data, SPLITS if is_mixed else splits)
+    if isinstance(data, config.ParallelData) and data.swap:
+        corpus = corpus.swap()
     if "train" in corpus.splits:
         corpus = corpus.take_fraction(data.fraction)
     if moses.is_preprocessed(data) and not raw:
         texts = corpus.splits.items()
         corpus = replace(corpus, splits={k: moses.preprocess_pairs(v, data) for k, v in texts})
+    if is_mixed:
+        assert isinstance(data, config.ParallelData)
+        corpus = corpus.add_synthetic(data)
     noise = data.noise if isinstance(data, config.PlainText) else None
     if noise is None:
         return corpus

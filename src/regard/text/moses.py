@@ -54,7 +54,8 @@ def find_rule(data: config.Data, side: Side) -> Callable[[str], str] | None:
     if not isinstance(data, config.ParallelData) or data.preprocess == "none":
         return None
     assert data.language_pair is not None
-    return build_rule(data.language_pair[side == "target"])
+    is_second = (side == "target") != data.swap
+    return build_rule(data.language_pair[is_second])
 
 
 @cache

@@ -178,7 +178,8 @@ class BpeTokenizer(Tokenizer):
         )
         # Evenly spread over all texts: counting takes 11 microseconds of CPU time a text.
         sample = islice(texts, 0, None, -(-len(texts) // MAX_TRAINING_TEXTS) or 1)
-        prepared = (" " + (text.lower() if lowercase else text) for text in sample)
+        blank = cls((), symbols, lowercase, strict=False, merges=())  # symbols have no merges
+        prepared = (" " + blank.split_symbol(text)[1] for text in sample)
         backend.train_from_iterator(prepared, trainer)
         vocabulary = backend.get_vocab()
         pieces = sorted(vocabulary, key=lambda piece: vocabulary[piece])

@@ -34,6 +34,7 @@ def build_card(
         "data": data.checksums(),
         "messages": data.messages,
         "init": start.get("init"),
+        "synthetic": start.get("synthetic", []),
         "figures": {
             "parameters": model.parameter_count,
             "trainable_parameters": model.trainable_count,

@@ -14,6 +14,7 @@ from regard.text.batch import EncodedPairs
 from regard.text.checks import check_corpus
 from regard.text.corpus import Corpus
 from regard.text.tokenizer import TokenizerPair
+from regard.training import synthetic
 
 LoadCorpus = Callable[[Data], Corpus]
 
@@ -47,7 +48,7 @@ def resolve_defaults(config: Config, load: LoadCorpus = corpus.load) -> Config:
     """
     if not follows_data(config):
         return config
-    return follow_data(config, len(load(config.data)["train"]))
+    return follow_data(config, synthetic.count_pairs(config, load))
 
 
 def describe_choices(given: Config, resolved: Config) -> list[str]:

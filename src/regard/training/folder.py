@@ -43,7 +43,10 @@ def is_finished(folder: Path) -> bool:
 
 def has_checkpoint(folder: Path) -> bool:
     """Whether the folder has anything to continue from, or a finished run."""
-    return (folder / checkpoint.FILE).is_file() or is_finished(folder)
+    if (folder / checkpoint.FILE).is_file() or is_finished(folder):
+        return True
+    made = (folder / "synthetic").glob("*/*")  # pairs, or models that translate
+    return any(path.is_file() or has_checkpoint(path) for path in made)
 
 
 def clean_up(folder: Path, config: Config) -> None:

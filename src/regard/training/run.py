@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from regard import checksums, documents, files, schemas
+from regard import checksums, documents, files, presets, schemas
 from regard.config import Config, Training
 from regard.devices import use_threads
 from regard.display import Display
@@ -18,7 +18,7 @@ from regard.terminal import Console
 from regard.text.batch import BatchSampler, DeviceDataset
 from regard.text.corpus import Corpus
 from regard.text.tokenizer import TokenizerPair
-from regard.training import checkpoint
+from regard.training import checkpoint, synthetic
 from regard.training.advice import advise
 from regard.training.card import build_card, describe_environment, write_card
 from regard.training.data import (
@@ -69,14 +69,16 @@ def train(
     given = config or read_config(folder)
     # Files are read once, when their size decides about settings or else when training starts.
     load_corpus = load_once() if data is None else lambda _: data
-    config = resolve_defaults(given, load_corpus) if config_is_given else given
+    config = synthetic.choose_files(given)
+    config = resolve_defaults(config, load_corpus) if config_is_given else given
+    located = presets.locate_pairs(config, folder)
     display = Display(console)
     # A finished run is only read, and its folder may be read-only.
     with nullcontext() if resume and is_finished(folder) else files.lock(folder):
-        check_folder(config, folder, resume)
+        check_folder(located, folder, resume)
         if is_finished(folder):
             if config_is_given:
-                check_same_data(folder, load_corpus(config.data))
+                check_same_data(folder, load_corpus(located.data))
             clean_up(folder, config)
             display.print(f"{folder} is finished: there is nothing to continue")
             return documents.read(folder / "card.json", schemas.Card)
@@ -110,11 +112,15 @@ def train_in_folder(
     files.remove_temporary(folder)
     if resume:
         checkpoint.verify_files(folder)
+    located = presets.locate_pairs(config, folder)
+    made = (
+        {"synthetic": cards} if (cards := make_synthetic(config, folder, device, display)) else {}
+    )
     # A resumed run has everything in its folder: the run it was initialised from may be gone.
     source_checkpoint = (
         SourceCheckpoint.load(config, folder) if config.init and not resume else None
     )
-    data = load_data(config, display, load_corpus)
+    data = load_data(located, display, load_corpus)
     display.print_all(choices)
     tokenizers, model = build_model(config, folder, data, source_checkpoint, resume, display)
     model = move_to_device(model, device)
@@ -127,7 +133,7 @@ def train_in_folder(
             if resume:
                 resume_loop(loop, data)
             else:
-                start_log(loop, config.seed, model, data, {**environment, **init})
+                start_log(loop, config.seed, model, data, {**environment, **init, **made})
             progress = loop.run()
     from_scratch = not config.is_pretrained and config.init is None
     warnings = [f"warning: {advice}" for advice in advise(loop, from_scratch)]
@@ -139,6 +145,25 @@ def train_in_folder(
     write_card(folder, card)
     clean_up(folder, config)
     return card
+
+
+def make_synthetic(
+    config: Config, folder: Path, device: str, display: Display
+) -> list[dict[str, Any]]:
+    """Make the synthetic pairs of a run that are not there yet; return their cards."""
+    if not synthetic.recipes(config):
+        return []
+    save_config(config, folder)  # before the pairs: it says how to continue
+
+    def train_first(config: Config, folder: Path) -> None:
+        train(config, folder, device, resume=True, console=display.console)
+
+    return synthetic.prepare(presets.locate_pairs(config, folder), device, display, train_first)
+
+
+def save_config(config: Config, folder: Path) -> None:
+    if not (folder / "config.toml").is_file():
+        files.write(folder / "config.toml", config.to_toml())
 
 
 def use_saved_threads(folder: Path, display: Display) -> AbstractContextManager[None]:
@@ -164,8 +189,7 @@ def build_model(
     pretrained = (
         load_pretrained_model(config, display) if config.is_pretrained and not resume else None
     )
-    if not (folder / "config.toml").is_file():
-        files.write(folder / "config.toml", config.to_toml())
+    save_config(config, folder)
     if pretrained:
         pretrained.save(folder)
         return pretrained.tokenizers, pretrained.model
