@@ -11,7 +11,7 @@ import sys
 
 import regard
 from regard.evaluation import evaluate_systems
-from regard.evaluation.metrics import METRICS
+from regard.evaluation.metrics import select_metrics
 from regard.evaluation.systems import list_systems
 from regard.text.references import read_hypotheses, read_references
 
@@ -23,12 +23,13 @@ def main(run: str, sources: str, references: str, outputs: str) -> None:
     other = read_hypotheses(outputs, len(data), sources)
     report = evaluate_systems(model, data, {outputs: other}, beams=[5])
 
+    metrics = select_metrics()
     for name, result in list_systems(report).items():
-        scores = "  ".join(f"{METRICS[key].heading} {result[key]:.2f}" for key in METRICS)
+        scores = "  ".join(f"{metrics[key].heading} {result[key]:.2f}" for key in metrics)
         print(f"{name}: {scores}")
 
     [test] = report["tests"]["systems"]
-    for key, metric in METRICS.items():
+    for key, metric in metrics.items():
         result = test[key]
         verdict = "significant" if result["p"] < 0.05 else "could be chance"
         print(f"{metric.heading}: {result['difference']:+.2f}, p = {result['p']:.3f}: {verdict}")

@@ -27,7 +27,7 @@ from regard.models.batching import batch_rows
 from regard.models.intervene import intervene
 from regard.search import Hypothesis, ScoredPair, token_log_probs
 from regard.terminal import Console
-from regard.text import corpus
+from regard.text import corpus, moses
 from regard.text.batch import EncodedPairs
 from regard.text.sequences import check_pairs, check_texts
 from regard.text.tokenizer import EOS
@@ -239,7 +239,8 @@ class Translator(translator.Translator):
         checked = check_pairs(pairs, caller, may_be_empty=True)
         names = (f"text {number}" for number in range(1, len(checked) + 1))
         sources = [self.encode_source(s, n) for (s, _), n in zip(checked, names, strict=True)]
-        encoded = EncodedPairs(sources, [self.tokenizers.target.encode(t) for _, t in checked])
+        targets = [moses.preprocess(t, self.config.data, "target") for _, t in checked]
+        encoded = EncodedPairs(sources, [self.tokenizers.target.encode(t) for t in targets])
         self.check_lengths(encoded)
         return encoded
 
@@ -252,14 +253,16 @@ class Translator(translator.Translator):
     ) -> dict[str, Any]:
         """Perplexity, and BLEU, chrF and exact match with each beam width: as `regard evaluate --json`.
 
-        Each of its "results", one for a beam width, also has the "outputs".
+        Each of its "results", one for a beam width, also has the "outputs". Pairs are raw text, to which
+        `data.preprocess` is applied.
         """
         from regard.evaluation import evaluate  # sacreBLEU takes a while to import
 
         widths: list[Any] = list(beam) if isinstance(beam, Sequence) and beam else [beam]
         for width in widths:
             Decoding(width, batch_tokens=batch_tokens)  # raises an error if it is no beam width
-        return evaluate(self, check_pairs(pairs, "evaluate"), widths, batch_tokens)
+        checked = moses.preprocess_pairs(check_pairs(pairs, "evaluate"), self.config.data)
+        return evaluate(self, checked, widths, batch_tokens)
 
 
 def describe(model: Translator) -> str:

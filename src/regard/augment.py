@@ -25,7 +25,7 @@ from regard.errors import RegardWarning, UserError
 from regard.lines import windows
 from regard.models import weights
 from regard.search import Hypothesis, token_log_probs
-from regard.text import corpus
+from regard.text import corpus, moses
 from regard.text.batch import EncodedPairs
 from regard.text.pairs import SPLITS, Pairs, normalise
 from regard.text.synthetic import normalised_sentences
@@ -107,7 +107,12 @@ class Augmenter:
                 fault = "unreadable"
             self.counts[fault] += 1
         outputs = self.search(sources)
-        texts = {number: str(window[number - first_number]).strip() for number in sources}
+        # As the model reads it: a pair of a model of preprocessed text is such text on both sides.
+        settings = self.translator.config.data
+        texts = {
+            number: moses.preprocess(str(window[number - first_number]).strip(), settings, "source")
+            for number in sources
+        }
         records = [
             record
             for number, text in texts.items()

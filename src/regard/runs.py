@@ -49,7 +49,7 @@ class RunFolder:
             documents.read(path, schemas.Evaluation)
             for path in sorted(self.folder.glob("evaluation-*.json"))
         ]
-        names = ("beam", "bleu", "bleu_lower", "chrf", "exact_match", "sentences")
+        names = ("beam", "bleu", "bleu_lower", "bleu_tokens", "chrf", "exact_match", "sentences")
         return [
             {"split": document["split"]} | {name: result.get(name) for name in names}
             for document in [
@@ -172,9 +172,16 @@ def find_runs(folder: Path) -> list[RunFolder]:
 
 
 def best_bleu(run: RunFolder) -> float | None:
-    """The highest test BLEU (lower-cased) over beam widths, if the run was evaluated."""
-    values = [row["bleu_lower"] for row in run.evaluations if row["split"] == "test"]
+    """The highest test BLEU over beam widths, if the run was evaluated: lower-cased, or on tokens."""
+    rows = [row for row in run.evaluations if row["split"] == "test"]
+    values = [row[name] for row in rows for name in ("bleu_lower", "bleu_tokens")]
     return max((value for value in values if value is not None), default=None)
+
+
+def val_bleu(figures: Document) -> float | None:
+    """The validation BLEU that selected the best weights, if one did: lower-cased, or on tokens."""
+    names = ("val_bleu_lower", "val_bleu_tokens")
+    return next((figures[name] for name in names if figures.get(name) is not None), None)
 
 
 COLUMNS = {
@@ -185,7 +192,7 @@ COLUMNS = {
     "steps": lambda run: run.figures.get("steps"),
     "seconds": lambda run: run.figures.get("training_seconds"),
     "val_loss": lambda run: run.figures.get("val_loss"),
-    "val_bleu": lambda run: run.figures.get("val_bleu_lower"),
+    "val_bleu": lambda run: val_bleu(run.figures),
     "test_bleu": best_bleu,
     "finished": lambda run: run.is_finished,
 }

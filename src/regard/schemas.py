@@ -46,6 +46,7 @@ class Figures(Document):
     trainable_parameters: Count | None = None
     val_loss: Loss
     val_bleu_lower: Percentage | None = None
+    val_bleu_tokens: Percentage | None = None
     best_step: Count
     steps: Count
     training_seconds: Seconds
@@ -53,16 +54,18 @@ class Figures(Document):
 
 
 class Signatures(Document):
-    bleu: str
-    bleu_lower: str
+    bleu: str | None = None
+    bleu_lower: str | None = None
+    bleu_tokens: str | None = None
 
 
 class Result(Document):
     """The scores of one beam width."""
 
     beam: Annotated[int, Field(ge=1)]
-    bleu: Percentage
-    bleu_lower: Percentage
+    bleu: Percentage | None
+    bleu_lower: Percentage | None
+    bleu_tokens: Percentage | None = None
     bleu_lower_longest: Percentage | None = None
     chrf: Percentage | None = None
     ter: float | None = None
@@ -70,6 +73,16 @@ class Result(Document):
     sentences: Count | None = None
     signatures: Signatures | None = None
     outputs: list[str] | None = None
+
+    @model_validator(mode="after")
+    def check_bleu(self) -> "Result":
+        """BLEU of detokenised text, or on tokens of preprocessed text, with the signatures of those."""
+        names = ("bleu_tokens",) if self.bleu_tokens is not None else ("bleu", "bleu_lower")
+        for record in (self, self.signatures):
+            for name in names:
+                if record is not None and getattr(record, name) is None:
+                    raise ValueError(f"{name} is missing")
+        return self
 
     @model_validator(mode="after")
     def check_outputs(self) -> "Result":

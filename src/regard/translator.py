@@ -24,7 +24,7 @@ from regard.models.precision import cast_parameters
 from regard.search import Constrain, Hypothesis, beam, greedy
 from regard.search.graphs import find_graphs
 from regard.search.run import SOURCE_STEP, encode, round_batch
-from regard.text import hub
+from regard.text import hub, moses
 from regard.text.agreement import share_tokenizers
 from regard.text.batch import EncodedPairs, pad
 from regard.text.sequences import check_texts
@@ -170,7 +170,7 @@ class Translator:
         ]
 
     def encode_source(self, text: str, name: str) -> list[int]:
-        """The ids of a text, with its EOS, if this model can read it; errors call it by its `name`."""
+        """The ids of a raw text, with its EOS, if this model can read it; errors call it by its `name`."""
         if not isinstance(text, str):
             raise UserError(f"{name} is not a string but a {type(text).__name__}: {text!r}")
         if self.config.is_language_model:
@@ -180,6 +180,7 @@ class Translator:
                     "leave the text out, and sample with --sample"
                 )
             return self.tokenizers.encode_source(text)
+        text = moses.preprocess(text, self.config.data, "source")
         if not text.strip():
             raise UserError(f"{name} is empty: there is nothing to translate")
         tokenizer, limit = self.tokenizers.source, self.tokenizers.max_tokens

@@ -94,7 +94,9 @@ def amplify(translator: Translator) -> Translator:
 
 def test_head_ablation_equals_zeroing_its_output_columns(make, pairs, monkeypatch) -> None:
     translator = amplify(make(DEEP))
-    monkeypatch.setattr("regard.evaluation.ablation.bleu_lower", checksum)
+    monkeypatch.setattr(
+        "regard.evaluation.ablation.score", lambda name, outputs, references: checksum(outputs)
+    )
     report = ablate(translator, pairs, "heads", bleu=True)
     evaluation = evaluate(translator, pairs)
     assert report["baseline"]["loss"] == pytest.approx(evaluation["loss"])
@@ -146,7 +148,9 @@ def test_bleu_of_heads_is_optional(attentive: Translator, pairs) -> None:
 
 def test_uniform_weights_by_layer_and_in_all_layers(make, pairs, monkeypatch) -> None:
     translator = amplify(make(DEEP))
-    monkeypatch.setattr("regard.evaluation.ablation.bleu_lower", checksum)
+    monkeypatch.setattr(
+        "regard.evaluation.ablation.score", lambda name, outputs, references: checksum(outputs)
+    )
     report = ablate(translator, pairs, "attention")
     assert any(row.get("bleu_lower_change") for row in report["rows"])
     uniform_rows = [row for row in interventions(report) if row[3] == "uniform"]

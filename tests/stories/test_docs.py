@@ -127,7 +127,9 @@ def write_data(folder: Path) -> None:
     (folder / "pairs.tsv").write_text("".join(rows), "utf-8")
     for dataset in (DATASETS["multi30k"], DATASETS["multi30k-captions"]):
         (folder / "data" / dataset.folder).mkdir(parents=True)
-        for name in dataset.files:
+        optional = dataset.optional_splits.items()
+        later = [f"{split}.{language}.gz" for split, names in optional for language in names]
+        for name in (*dataset.files, *later):
             lines = sentences if name.startswith("train") else sentences[::20]
             path = folder / "data" / dataset.folder / name
             path.write_bytes(gzip.compress("\n".join(lines).encode()))

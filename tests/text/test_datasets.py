@@ -13,8 +13,9 @@ from pathlib import Path
 
 import pytest
 
+from regard.config import DatasetData
 from regard.errors import UserError
-from regard.text import datasets
+from regard.text import corpus, datasets
 from regard.text.datasets import DATASETS
 
 TABLE = (
@@ -64,6 +65,57 @@ def test_every_manifest_is_complete(name):
         assert url.endswith("/" + file)
         assert (sha256 is None) == (dataset.member is not None)
         assert sha256 is None or len(bytes.fromhex(sha256)) == 32
+
+
+# Optional splits
+
+
+def test_an_optional_split_is_read_where_the_user_put_it(tmp_path, monkeypatch):
+    monkeypatch.setenv("REGARD_DATA", str(tmp_path))
+    folder = write_dataset(tmp_path, "multi30k")
+    data = DatasetData(source="en", target="de")
+    with pytest.raises(UserError) as caught:
+        corpus.load_split(data, "test_2017_flickr")
+    for text in (
+        "the split test_2017_flickr of multi30k is optional, and not on this machine: download https://",
+        "data/task1/raw/test_2017_flickr.en.gz",
+        "data/task1/raw/test_2017_flickr.de.gz",
+        f" to {folder}. ",
+    ):
+        assert text in str(caught.value)
+    for language in ("en", "de"):
+        path = folder / f"test_2017_flickr.{language}.gz"
+        path.write_bytes(gzip.compress(f"one {language}\ntwo {language}\n".encode()))
+    expected = [("one en", "one de"), ("two en", "two de")]
+    assert corpus.load_split(data, "test_2017_flickr") == expected
+    assert list(corpus.load(data).splits) == ["train", "val", "test"]
+    [status, *_] = datasets.list_status()
+    assert status.optional_splits == ("test_2017_flickr",)
+    assert status.splits == ("train", "val", "test")
+    assert datasets.get("multi30k") == folder  # nothing is missing
+
+
+def test_an_optional_split_may_lack_a_language(tmp_path, monkeypatch):
+    monkeypatch.setenv("REGARD_DATA", str(tmp_path))
+    write_dataset(tmp_path, "multi30k")
+    data = DatasetData(source="en", target="cs")
+    with pytest.raises(
+        UserError, match=r'test_2017_mscoco of multi30k has no language "cs"\. It has'
+    ):
+        corpus.load_split(data, "test_2017_mscoco")
+    with pytest.raises(UserError, match="test_2018_flickr of multi30k is optional, and not on"):
+        corpus.load_split(data, "test_2018_flickr")
+    with pytest.raises(UserError, match=r'no split "test_2017"\. Did you mean "test_2017'):
+        corpus.load_split(data, "test_2017")
+
+
+def test_a_split_is_read_without_the_others(tmp_path, monkeypatch):
+    monkeypatch.setenv("REGARD_DATA", str(tmp_path))
+    folder = write_dataset(tmp_path, "multi30k")
+    (folder / "train.de.gz").write_bytes(b"damaged")
+    assert len(corpus.load_split(DatasetData(), "test")) == 3
+    with pytest.raises(UserError, match=r"train\.de\.gz"):
+        corpus.load(DatasetData())
 
 
 # Finding folders

@@ -14,10 +14,11 @@ import torch
 from regard.benchmarks.timing import Contender, Result, interleave
 from regard.engines.folders import write_model
 from regard.engines.shortlist import FREQUENT, make_shortlist
-from regard.evaluation.metrics import score_corpus
+from regard.evaluation.metrics import score
 from regard.text import corpus
 from regard.text.batch import EncodedPairs
 from regard.text.hub import find_run
+from regard.text.moses import is_preprocessed
 from regard.translator import Translator, load
 
 
@@ -95,4 +96,5 @@ class Task:
 
     def bleu(self) -> float:
         outputs = [self.translator.tokenizers.target.decode(ids) for ids in self.ids]
-        return score_corpus(outputs, self.references)["bleu"]
+        metric = "bleu_tokens" if is_preprocessed(self.translator.config.data) else "bleu"
+        return score(metric, outputs, self.references)

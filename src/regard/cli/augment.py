@@ -188,7 +188,7 @@ def open_texts(
         file = stack.enter_context(open_input(name))
         return islice(file, first), lambda _: file.fraction_read if file.size else None
     if name == TRAIN:
-        texts = [source for source, _ in corpus.load_split(data, TRAIN)]
+        texts = [source for source, _ in corpus.load_split(data, TRAIN, raw=True)]
     else:
         texts = synthetic.load_sentences(name, language, synthetic.languages(data)[0])
     texts = texts[:first]

@@ -135,6 +135,7 @@ def evaluate(
         run, split or "test", input_, reference or [], fields, hypotheses or []
     )
     data, others = data.take(first), {name: texts[:first] for name, texts in others.items()}
+    data, others = preprocess(run, data, others) if run else (data, others)
     translator = load_translator(run, device, int8, bfloat16, engine) if run else None
 
     from regard.evaluation import ablation_report, evaluate_systems, report
@@ -220,13 +221,13 @@ def read_test_set(
     references: list[Path],
     fields: str | None,
 ) -> Any:
-    """The sources and references of a split of a run's data, or of the user's files."""
+    """The sources and references of a split of a run's data, or of the user's files: raw text."""
     from regard.text import corpus
     from regard.text import references as files
 
     if input_ is None:
         assert run is not None  # see `check_evaluation`
-        return files.ReferenceSet.from_pairs(corpus.load_split(find_data(run), split))
+        return files.ReferenceSet.from_pairs(corpus.load_split(find_data(run), split, raw=True))
     if fields and files.table_suffix(input_) != ".jsonl":
         raise UserError(f"--fields names the fields of a .jsonl file, and {input_} is not one")
     if config and config.is_language_model:
@@ -241,6 +242,21 @@ def read_test_set(
     for message in data.warnings(input_):
         warnings.warn(message, RegardWarning, stacklevel=2)
     return data
+
+
+def preprocess(run: Path, data: Any, others: dict[str, list[str]]) -> tuple[Any, Any]:
+    """Sources, references and other systems' outputs as the run's model knows text (`data.preprocess`)."""
+    from regard.text import moses
+    from regard.text.references import ReferenceSet
+    from regard.translator import read_configs
+
+    settings = read_configs(run)[0].data
+    source, target = moses.find_rule(settings, "source"), moses.find_rule(settings, "target")
+    if source is None or target is None:
+        return data, others
+    references = [[target(text) for text in texts] for texts in data.references]
+    outputs = {name: [target(text) for text in texts] for name, texts in others.items()}
+    return ReferenceSet([source(text) for text in data.sources], references), outputs
 
 
 def run_ablation(

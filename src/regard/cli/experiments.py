@@ -140,6 +140,9 @@ def list_data() -> None:
         folder = str(row.folder) if row.folder else f"regard data get {row.name}"
         table.add_row(row.name, " ".join(row.languages), row.licence, folder)
     out.print(table)
+    for row in datasets.list_status():
+        for split in row.optional_splits:
+            out.print(f"{row.folder} also has the split {split} of {row.name}", markup=False)
 
 
 @data.command("get")

@@ -168,6 +168,8 @@ TERMS = ("attribution", "domain")
 
 def describe_results(document: dict[str, Any]) -> dict[str, list[str]]:
     """The lines about how it went, by heading."""
+    from regard.runs import val_bleu
+
     figures, versions = document["figures"], document["versions"] or {}
     training = []
     if figures.get("steps") is not None:
@@ -178,10 +180,11 @@ def describe_results(document: dict[str, Any]) -> dict[str, list[str]]:
     validation = []
     if figures.get("val_loss") is not None:
         loss = figures["val_loss"]
-        bleu = figures.get("val_bleu_lower")
+        bleu = val_bleu(figures)
+        kind = "lowercased" if figures.get("val_bleu_tokens") is None else "tokens"
         validation = [
             f"loss {loss:.4f}, perplexity {math.exp(loss):.3f}"
-            + ("" if bleu is None else f", BLEU (lowercased) {bleu:.2f}")
+            + ("" if bleu is None else f", BLEU ({kind}) {bleu:.2f}")
             + f" at step {figures['best_step']:,}"
         ]
     sizes = document["files"]
@@ -197,7 +200,12 @@ def describe_results(document: dict[str, Any]) -> dict[str, list[str]]:
 
 
 def format_evaluation(row: dict[str, Any]) -> str:
-    names = {"bleu": "BLEU", "bleu_lower": "BLEU (lowercased)", "chrf": "chrF"}
+    names = {
+        "bleu": "BLEU",
+        "bleu_lower": "BLEU (lowercased)",
+        "bleu_tokens": "BLEU (tokens)",
+        "chrf": "chrF",
+    }
     figures = [f"{label} {row[key]:.2f}" for key, label in names.items() if row[key] is not None]
     if row["exact_match"] is not None:
         figures.append(f"exact match {row['exact_match']:.1%}")

@@ -136,7 +136,9 @@ def explain_interrupt(folder: Path, device: str) -> str:
 
 def print_result(figures: dict[str, Any], folder: Path) -> None:
     """Print the figures of a finished run and the paths of its diagrams."""
-    bleu = figures["val_bleu_lower"]
+    from regard.runs import val_bleu
+
+    bleu = val_bleu(figures)
     bleu_text = "" if bleu is None else f", BLEU {bleu:.2f}"
     out.print(
         f"done in {figures['training_seconds']:.0f} s: validation loss {figures['val_loss']:.4f}"

@@ -118,7 +118,7 @@ def diagram(
 
     references: list[str | None] = [None] * len(sources)
     if split:
-        pairs = corpus.load_split(find_data(run), split)[:first]
+        pairs = corpus.load_split(find_data(run), split, raw=True)[:first]
         sources += [source for source, _ in pairs]
         references += [target for _, target in pairs]
         check_new(list_pictures(path, len(sources), is_single), overwrite)

@@ -62,6 +62,12 @@ COLUMNS: dict[str, Column] = {
         "longest fifth: BLEU (lowercased) on the 20 % of sentences with the longest source, in characters",
     ),
     "bleu": mean_column("BLEU", "bleu", "{:.2f}"),
+    "bleu_tokens": mean_column(
+        "BLEU (tokens)",
+        "bleu_tokens",
+        "{:.2f}",
+        "BLEU (tokens): on lower-cased tokens of Moses, for models of such text (data.preprocess)",
+    ),
     "chrf": mean_column("chrF", "chrf", "{:.2f}"),
     "ter": mean_column("TER", "ter", "{:.2f}", "TER: lower is better"),
     "exact_match": mean_column("exact match", "exact_match", "{:.2%}"),
@@ -94,7 +100,9 @@ COLUMNS: dict[str, Column] = {
 
 
 def default_columns(headline: str) -> tuple[str, ...]:
-    """The columns of a table about this metric: bleu_lower, or exact_match for synthetic tasks."""
+    """The columns of a table about this metric: bleu_lower, bleu_tokens if all text is preprocessed, or
+    exact_match for synthetic tasks.
+    """
     quality = ("chrf",) if headline == "bleu_lower" else ()
     return (
         *(headline, "std", "variance", "interval", "p", "welch", *quality),

@@ -15,7 +15,7 @@ from regard.compare.speed import ROUNDS
 from regard.compare.tables import format_rows, to_csv, to_markdown
 from regard.errors import UserError
 from regard.escaping import escape_markdown
-from regard.evaluation.metrics import METRICS
+from regard.evaluation.metrics import METRICS, headline_bleu
 from regard.statistics import Summary, paired_bootstrap_p, welch_p
 from regard.tables import latex_table
 from regard.text import corpus
@@ -87,9 +87,14 @@ def write_report(
 
 
 def select_headline(systems: Mapping[str, Sequence[Run]]) -> str:
-    """What the comparison is about: exact match if all its data is synthetic, else lowercased BLEU."""
+    """What the comparison is about: exact match if all its data is synthetic, BLEU on tokens if all its text
+    is preprocessed, else lowercased BLEU.
+    """
     data = [run.config.data for group in systems.values() for run in group]
-    return "exact_match" if all(table.kind == "synthetic" for table in data) else "bleu_lower"
+    if all(table.kind == "synthetic" for table in data):
+        return "exact_match"
+    metrics = {headline_bleu(table) for table in data}
+    return metrics.pop() if len(metrics) == 1 else "bleu_lower"
 
 
 def check_outputs(
@@ -139,7 +144,16 @@ def collect_results(label: str, runs: Sequence[Run], split: str, headline: str) 
     first = [evaluation["results"][0] for evaluation in evaluations]
     figures = {
         **summarize(
-            first, "bleu_lower", "bleu_lower_longest", "bleu", "chrf", "ter", "exact_match"
+            first,
+            *(
+                "bleu_lower",
+                "bleu_lower_longest",
+                "bleu",
+                "bleu_tokens",
+                "chrf",
+                "ter",
+                "exact_match",
+            ),
         ),
         **summarize([{"headline": in_points(result, headline)} for result in first], "headline"),
         **summarize(evaluations, "perplexity", "bits_per_character", "cache_bytes_per_token"),
@@ -161,7 +175,7 @@ def collect_results(label: str, runs: Sequence[Run], split: str, headline: str) 
         "p": None,
         "welch": None,
         "beam": first[0]["beam"],
-        "signature": first[0]["signatures"]["bleu_lower"],
+        "signature": first[0]["signatures"][headline_bleu(runs[0].config.data)],
         "runs": [
             {
                 "seed": run.seed,
@@ -186,9 +200,9 @@ def summarize(records: Sequence[dict[str, Any]], *names: str) -> dict[str, Any]:
     }
 
 
-def in_points(result: dict[str, Any], metric: str) -> float:
-    """A metric on a scale of 100."""
-    return result[metric] * (100 if metric == "exact_match" else 1)
+def in_points(result: dict[str, Any], metric: str) -> float | None:
+    """A metric on a scale of 100; None if it is undefined for this run."""
+    return result[metric] and result[metric] * (100 if metric == "exact_match" else 1)
 
 
 def omit(record: dict[str, Any], *names: str) -> dict[str, Any]:

@@ -185,9 +185,9 @@ class Training(Table):
     validate_every: int = Field(default=250, ge=1, le=limits.COUNT)
     """Steps between validations; each writes a checkpoint."""
     checkpoint_metric: Literal["loss", "bleu"] = "loss"
-    """How the best checkpoint is selected: lowest validation loss, or highest BLEU (lower-cased) of greedy
-    translations of the validation set. A model that overfits a small corpus still improves in BLEU after
-    its validation loss rises."""
+    """How the best checkpoint is selected: lowest validation loss, or highest BLEU (lower-cased; on
+    tokens, if the data are preprocessed) of greedy translations of the validation set. A model that overfits
+    a small corpus still improves in BLEU after its validation loss rises."""
     patience: int | None = Field(default=None, ge=1, le=10**6)
     """Early stopping: stop after this many validations without improvement."""
     keep_last: bool = False

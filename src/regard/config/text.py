@@ -34,7 +34,31 @@ class ParallelData(Data):
     """How often each real pair occurs in an epoch; 0: train on synthetic pairs alone."""
     synthetic: tuple[SyntheticPairs, ...] = ()  # type: ignore[valid-type]
     """Pairs that a model has made of monolingual text, mixed with the real ones. Those with a sentence of the
-    validation or test set are left out."""
+    validation or test set are left out. They are not preprocessed: what a model of preprocessed text makes is
+    such text."""
+    preprocess: Literal["none", "moses"] = "none"
+    """What is done to both sides before anything else: nothing, or lower-casing, Moses punctuation
+    normalisation and Moses tokenisation, the text on which papers report BLEU (see docs/papers.md). The model
+    then reads and writes such text. Needs the extra `papers`."""
+
+    @property
+    def language_pair(self) -> tuple[str, str] | None:
+        """The languages of the source and the target, before they are swapped, if they are known."""
+        return None
+
+    @model_validator(mode="after")
+    def _check_languages(self) -> "ParallelData":
+        if self.preprocess == "moses" and self.language_pair is None:
+            raise ValueError(
+                'data.preprocess = "moses" has rules for each language: name those of source and target, '
+                'as in data.languages = ["en", "de"]'
+            )
+        if self.preprocess == "none" and getattr(self, "languages", None) is not None:
+            raise ValueError(
+                'data.languages selects the rules of data.preprocess, which is "none": leave it out, or '
+                'set data.preprocess = "moses"'
+            )
+        return self
 
     @model_validator(mode="after")
     def _check_repeat(self) -> "ParallelData":
@@ -85,6 +109,10 @@ class DatasetData(ParallelData):
     target: str = "en"
     """Target language."""
 
+    @property
+    def language_pair(self) -> tuple[str, str]:
+        return self.source, self.target
+
 
 class FileData(ParallelData):
     """Your own parallel text: two line-aligned files, a .tsv, or a .jsonl, each plain or .gz."""
@@ -102,6 +130,12 @@ class FileData(ParallelData):
     """What to do with a line that is empty, invalid or too long."""
     max_characters: int = Field(default=2000, ge=1, le=limits.CHARACTERS)
     """Longer lines are errors (see on_error)."""
+    languages: tuple[str, str] | None = None
+    """Languages of source and target, such as ["en", "de"], whose rules data.preprocess applies."""
+
+    @property
+    def language_pair(self) -> tuple[str, str] | None:
+        return self.languages
 
     @property
     def file_splits(self) -> tuple[str, ...]:
@@ -141,6 +175,12 @@ class HubData(ParallelData):
     """Columns of source and target; `translation.de` is the key de in the column translation."""
     max_characters: int = Field(default=2000, ge=1, le=limits.CHARACTERS)
     """Pairs with a longer side are skipped, as are those with an empty one."""
+    languages: tuple[str, str] | None = None
+    """Languages of source and target, such as ["en", "de"], whose rules data.preprocess applies."""
+
+    @property
+    def language_pair(self) -> tuple[str, str] | None:
+        return self.languages
 
     @property
     def is_user_data(self) -> bool:

@@ -4,8 +4,9 @@
     attention   uniform weights in each layer, and in all layers of a mechanism; and for each target
                 token, its most-attended source token masked, compared with a random other token
 
-Losses are teacher-forced, per target token. BLEU (lowercased, greedy search) is that of the ablated
-model: always computed for `attention`, which has few rows, and on request for `heads`.
+Losses are teacher-forced, per target token. BLEU (greedy search; lowercased, or on the tokens of preprocessed
+text) is that of the ablated model: always computed for `attention`, which has few rows, and on request for
+`heads`.
 
 The most-attended token is the one with the largest weight in the intact model, averaged over layers and
 heads, given the reference prefix; so masking has a loss but no BLEU. EOS is excluded from both choices,
@@ -28,7 +29,7 @@ from torch import Tensor
 
 from regard.errors import NotFiniteError, UserError
 from regard.evaluation.likelihood import Likelihood, aggregate, batch_likelihoods, likelihoods
-from regard.evaluation.metrics import bleu_lower
+from regard.evaluation.metrics import headline_bleu, score
 from regard.interventions import MECHANISMS, Ablate
 from regard.models.batching import batch_rows
 from regard.models.interface import AttentionLayer, Model
@@ -123,8 +124,8 @@ class Measurement:
     def __call__(self) -> Row:
         ablated = likelihoods(self.translator.model, self.encoded)
         row = compare_losses(self.likelihoods, ablated)
-        for name, score in self._bleu().items():
-            row |= {name: score, f"{name}_change": score - self.baseline[name]}
+        for name, value in self._bleu().items():
+            row |= {name: value, f"{name}_change": value - self.baseline[name]}
         return row
 
     def _bleu(self) -> dict[str, float]:
@@ -132,7 +133,8 @@ class Measurement:
             return {}
         hypotheses = self.translator.search(self.encoded)
         outputs = [self.translator.tokenizers.target.decode(nbest[0].ids) for nbest in hypotheses]
-        return {"bleu_lower": bleu_lower(outputs, self.references)}
+        name = headline_bleu(self.translator.config.data)
+        return {name: score(name, outputs, self.references)}
 
 
 def compare_losses(before: Sequence[Likelihood], after: Sequence[Likelihood]) -> Row:

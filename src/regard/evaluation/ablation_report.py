@@ -7,6 +7,7 @@ import numpy as np
 from jaxtyping import Float
 
 from regard.evaluation.ablation import EOS_TOKEN, MOST_ATTENDED, RANDOM_OTHER, Row
+from regard.evaluation.metrics import METRICS
 from regard.evaluation.report import make_table
 from regard.terminal import Console
 
@@ -26,15 +27,15 @@ SIGNIFICANT = 2  # standard errors
 def print_report(report: dict[str, Any], console: Console) -> None:
     """A table with one row per ablated head, or per intervention on the weights, after the baseline."""
     rows, baseline = report["rows"], report["baseline"]
-    by_head, has_bleu = report["kind"] == "heads", "bleu_lower" in baseline
+    by_head, metric = report["kind"] == "heads", find_bleu(baseline)
     heading = "Head ablation: one head at a time" if by_head else "Attention ablation"
     console.print(f"\n{heading}", style="bold")
     columns = ["mechanism", "layer", "head" if by_head else "weights", "loss", "change", "±"]
-    columns += ["BLEU (lowercased)", "change"] if has_bleu else []
+    columns += [METRICS[metric].heading, "change"] if metric else []
     body = [["baseline", "", "", f"{baseline['loss']:.4f}", "", ""]]
-    body[0] += [f"{baseline['bleu_lower']:.2f}", ""] if has_bleu else []
-    body += [table_row(row, has_bleu) for row in rows]
-    if by_head and not has_bleu:  # fits in 80 columns
+    body[0] += [f"{baseline[metric]:.2f}", ""] if metric else []
+    body += [table_row(row, metric) for row in rows]
+    if by_head and not metric:  # fits in 80 columns
         columns.append("")
         lengths = bar_lengths([row["loss_change"] for row in rows], 20)
         body = [[*row, "█" * length] for row, length in zip(body, [0, *lengths], strict=True)]
@@ -53,8 +54,14 @@ def bar_lengths(values: list[float], longest: int) -> list[int]:
     return [round(longest * max(0.0, value) / largest) for value in values]
 
 
-def table_row(row: Row, has_bleu: bool) -> list[str]:
-    error, bleu = row["standard_error"], row.get("bleu_lower")
+def find_bleu(figures: Row) -> str | None:
+    """The BLEU among the figures of a row: lowercased, on tokens, or none."""
+    return next((name for name in ("bleu_lower", "bleu_tokens") if name in figures), None)
+
+
+def table_row(row: Row, metric: str | None) -> list[str]:
+    """The cells of a row, with its BLEU, if the baseline has one."""
+    error = row["standard_error"]
     cells = [
         row["mechanism"],
         "all" if row["layer"] is None else str(row["layer"]),
@@ -63,8 +70,9 @@ def table_row(row: Row, has_bleu: bool) -> list[str]:
         f"{row['loss_change']:+.4f}",
         "" if error is None else f"{error:.4f}",
     ]
-    if has_bleu:
-        cells += ["", ""] if bleu is None else [f"{bleu:.2f}", f"{row['bleu_lower_change']:+.2f}"]
+    if metric is not None:
+        bleu, change = row.get(metric), row.get(f"{metric}_change")
+        cells += ["", ""] if bleu is None else [f"{bleu:.2f}", f"{change:+.2f}"]
     return cells
 
 
@@ -131,7 +139,9 @@ def draw(path: Path, report: dict[str, Any], label: str, theme: str) -> None:
         grouped_bars = {
             name: [make_bar(row, rows) for row in rows] for name, rows in groups.items()
         }
-        note += f", BLEU {baseline['bleu_lower']:.1f} (greedy, lowercased)"
+        metric = find_bleu(baseline) or ""
+        kind = "on tokens" if metric == "bleu_tokens" else "lowercased"
+        note += f", BLEU {baseline[metric]:.1f} (greedy, {kind})"
         title = "Attention ablation: increase in loss with uniform or masked weights"
         save(bars(grouped_bars, title=title, note=note, theme=theme), path)
 
@@ -159,8 +169,8 @@ def make_bar(row: Row, group: list[Row]) -> Any:
         label = "all layers" if row["layer"] is None else f"layer {row['layer']}"
         highlighted = row is group[-1]
     note = ""
-    if "bleu_lower" in row:
-        note = f"BLEU {row['bleu_lower']:.1f} ({format_signed(row['bleu_lower_change'], 1)})"
+    if metric := find_bleu(row):
+        note = f"BLEU {row[metric]:.1f} ({format_signed(row[f'{metric}_change'], 1)})"
     error = SIGNIFICANT * (row["standard_error"] or 0.0)
     return Bar(label, row["loss_change"], error, note, highlighted)
 

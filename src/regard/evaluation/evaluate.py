@@ -14,12 +14,14 @@ from regard.evaluation.metrics import (
     References,
     bleu_lower,
     exact_match,
+    headline_bleu,
     longest_fifth,
     score,
     score_corpus,
 )
 from regard.models import Model
 from regard.text.batch import EncodedPairs
+from regard.text.moses import is_preprocessed
 from regard.text.tokenizer import BOS, EOS, UNK
 from regard.translator import Translator
 
@@ -37,7 +39,8 @@ def evaluate(
     """The fields of `regard evaluate --json`; each result also holds its outputs, in order.
 
     `references`: for each pair, one or several texts to compare the outputs with, instead of its target.
-    Likelihoods are always those of the targets.
+    Likelihoods are always those of the targets. All texts are as `corpus.load` gives them: preprocessed, if
+    the model's are.
     """
     encoded = EncodedPairs.from_pairs(pairs, translator.tokenizers)
     translator.check_lengths(encoded)
@@ -86,10 +89,10 @@ def warn_of_long_sources(encoded: EncodedPairs, translator: Translator) -> None:
 def greedy_bleu(
     translator: Translator, pairs: Pairs, encoded: EncodedPairs, batch_tokens: int | None = None
 ) -> float:
-    """Lowercased BLEU of greedy search."""
+    """BLEU of greedy search: lowercased, or on tokens of preprocessed text."""
     hypotheses = translator.search(encoded, batch_tokens=batch_tokens)
     outputs = [translator.tokenizers.target.decode(nbest[0].ids) for nbest in hypotheses]
-    return bleu_lower(outputs, [target for _, target in pairs])
+    return score(headline_bleu(translator.config.data), outputs, [target for _, target in pairs])
 
 
 def evaluate_beam(
@@ -108,7 +111,8 @@ def evaluate_beam(
     outputs = [translator.tokenizers.target.decode(nbest[0].ids) for nbest in hypotheses]
     sources = [source for source, _ in pairs]
     lengths = source_lengths(sources, translator)
-    quality = evaluate_outputs(outputs, sources, references, lengths)
+    on_tokens = is_preprocessed(translator.config.data)
+    quality = evaluate_outputs(outputs, sources, references, lengths, on_tokens)
     for bucket, (_, _, rows) in zip(quality["lengths"], length_buckets(lengths), strict=True):
         bucket["token_accuracy"] = aggregate(by_pair[row] for row in rows).token_accuracy
     return {"beam": beam, "seconds": seconds, **quality}
@@ -119,25 +123,28 @@ def evaluate_outputs(
     sources: Sequence[str],
     references: References,
     lengths: Sequence[int] | None = None,
+    on_tokens: bool = False,
 ) -> dict[str, Any]:
     """The quality of any system's outputs, overall, on the longest sources, and by source length.
 
-    `lengths`: of the sources, in tokens; by default in words.
+    `lengths`: of the sources, in tokens; by default in words. `on_tokens`: all texts are preprocessed.
     """
 
     def select(rows: Sequence[int]) -> tuple[list[str], list[Any]]:
         return [outputs[row] for row in rows], [references[row] for row in rows]
 
+    by_length = "bleu_tokens" if on_tokens else "chrf"
+    longest = select(longest_fifth(sources))
     return {
-        **score_corpus(outputs, references),
-        "bleu_lower_longest": bleu_lower(*select(longest_fifth(sources))),
+        **score_corpus(outputs, references, on_tokens),
+        "bleu_lower_longest": None if on_tokens else bleu_lower(*longest),
         "sentences": len(outputs),
         "lengths": [
             {
                 "from": low,
                 "to": high,
                 "sentences": len(rows),
-                "chrf": score("chrf", *select(rows)),
+                by_length: score(by_length, *select(rows)),
                 "exact_match": exact_match(*select(rows)),
             }
             for low, high, rows in length_buckets(lengths or source_lengths(sources))

@@ -1,5 +1,8 @@
 """Translation metrics: sacreBLEU's on detokenised text (BLEU, chrF, TER), and exact match.
 
+A model of preprocessed text (`data.preprocess`) writes lower-cased tokens, and its references are such
+tokens. The metrics of detokenised text are undefined for it: it has BLEU on tokens, and exact match.
+
 References are one text per sentence, or a list of several. With several, BLEU, chrF and TER are as sacreBLEU
 defines them, and an output that equals any of them is an exact match.
 """
@@ -13,6 +16,9 @@ from sacrebleu.metrics.base import Metric, Score
 from sacrebleu.metrics.bleu import BLEU
 from sacrebleu.metrics.chrf import CHRF
 from sacrebleu.metrics.ter import TER
+
+from regard.config import Data
+from regard.text.moses import is_preprocessed
 
 References = Sequence[str] | Sequence[Sequence[str]]
 
@@ -44,6 +50,10 @@ class Measure:
     heading: str
     create: Callable[[], Metric]
     lower_is_better: bool = False
+    is_on_tokens: bool = False
+    """Is it defined on preprocessed text?"""
+    is_on_raw_text: bool = True
+    """Is it defined on text as people write it?"""
 
 
 METRICS = {
@@ -51,18 +61,42 @@ METRICS = {
     "bleu_lower": Measure("BLEU (lowercased)", lambda: BLEU(lowercase=True)),
     "chrf": Measure("chrF", CHRF),
     "ter": Measure("TER", TER, lower_is_better=True),
-    "exact_match": Measure("exact match", ExactMatch),
+    "bleu_tokens": Measure(
+        "BLEU (tokens)",
+        # As multi-bleu.perl: a word is what spaces separate. force: no warning that it looks tokenised.
+        lambda: BLEU(tokenize="none", force=True),
+        is_on_tokens=True,
+        is_on_raw_text=False,
+    ),
+    "exact_match": Measure("exact match", ExactMatch, is_on_tokens=True),
 }
 SACREBLEU = tuple(name for name in METRICS if name != "exact_match")
 
 
-def score_corpus(outputs: Sequence[str], references: References) -> dict[str, Any]:
-    """Corpus-level scores, with the sacreBLEU signature of each metric."""
-    metrics = {name: METRICS[name].create() for name in SACREBLEU}
-    streams = to_streams(references)
-    scores: dict[str, Any] = {
-        name: metric.corpus_score(list(outputs), streams).score for name, metric in metrics.items()
+def select_metrics(on_tokens: bool = False) -> dict[str, Measure]:
+    """The metrics that are defined on preprocessed text, or on text as people write it."""
+    return {
+        name: measure
+        for name, measure in METRICS.items()
+        if (measure.is_on_tokens if on_tokens else measure.is_on_raw_text)
     }
+
+
+def headline_bleu(data: Data) -> str:
+    """The BLEU by which models of this data are compared, one of `METRICS`."""
+    return "bleu_tokens" if is_preprocessed(data) else "bleu_lower"
+
+
+def score_corpus(
+    outputs: Sequence[str], references: References, on_tokens: bool = False
+) -> dict[str, Any]:
+    """Corpus-level scores, with the sacreBLEU signature of each; None: undefined on this text."""
+    defined = select_metrics(on_tokens)
+    metrics = {name: METRICS[name].create() for name in SACREBLEU if name in defined}
+    streams = to_streams(references)
+    scores: dict[str, Any] = dict.fromkeys(SACREBLEU)
+    for name, metric in metrics.items():
+        scores[name] = metric.corpus_score(list(outputs), streams).score
     scores["signatures"] = {name: str(m.get_signature()) for name, m in metrics.items()}
     scores["exact_match"] = exact_match(outputs, references)
     return scores
@@ -106,8 +140,10 @@ def longest_fifth(sources: Sequence[str]) -> list[int]:
     return sorted(by_length[: math.ceil(len(sources) / 5)])
 
 
-def sentence_bleu(outputs: Sequence[str], references: References) -> list[str]:
+def sentence_bleu(
+    outputs: Sequence[str], references: References, on_tokens: bool = False
+) -> list[str]:
     """Sentence-level BLEU of each output, formatted."""
-    metric = BLEU(effective_order=True)
+    metric = BLEU(effective_order=True, tokenize="none" if on_tokens else None)
     pairs = zip(outputs, map(to_list, references), strict=True)
     return [f"{metric.sentence_score(output, texts).score:.1f}" for output, texts in pairs]

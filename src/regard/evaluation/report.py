@@ -1,5 +1,6 @@
 """Evaluation reports: tables for the terminal, and the outputs as TSV."""
 
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -7,10 +8,15 @@ from rich.table import Table
 
 from regard import files
 from regard.escaping import one_cell
-from regard.evaluation.metrics import METRICS, SACREBLEU, sentence_bleu
+from regard.evaluation.metrics import METRICS, select_metrics, sentence_bleu
 from regard.evaluation.systems import list_systems
 from regard.terminal import Console
 from regard.text.references import ReferenceSet
+
+ON_TOKENS = (
+    "tokens: lower-cased and tokenised by Moses (data.preprocess); BLEU of detokenised text, chrF and TER "
+    "are undefined"
+)
 
 
 def print_report(report: dict[str, Any], console: Console) -> None:
@@ -27,14 +33,17 @@ def print_report(report: dict[str, Any], console: Console) -> None:
         return
     console.print(quality_table(systems))
     first = next(iter(systems.values()))
-    for name in SACREBLEU:
-        line = f"{METRICS[name].heading}: {first['signatures'][name]}"
-        console.print(line, style="dim")
+    for name, signature in first["signatures"].items():
+        console.print(f"{METRICS[name].heading}: {signature}", style="dim")
+    on_tokens = first["bleu_tokens"] is not None
+    if on_tokens:
+        console.print(ON_TOKENS, style="dim")
     console.print()
     if "tests" in report:
         print_tests(report["tests"], console)
     unit = "source tokens" if "run" in report else "source words"
-    metric = "exact_match" if report.get("is_synthetic") else "chrf"
+    metric = "bleu_tokens" if on_tokens else "chrf"
+    metric = "exact_match" if report.get("is_synthetic") else metric
     console.print(length_table(systems, metric, unit))
 
 
@@ -63,15 +72,17 @@ def make_table(columns: tuple[str, ...], rows: list[list[str]]) -> Table:
 
 
 def quality_table(systems: dict[str, dict[str, Any]]) -> Table:
-    columns = ("system", *(measure.heading for measure in METRICS.values()))
+    on_tokens = next(iter(systems.values()))["bleu_tokens"] is not None
+    metrics = select_metrics(on_tokens)
+    columns = ("system", *(measure.heading for measure in metrics.values()))
     if all("seconds" in result for result in systems.values()):
         columns += ("seconds", "sentences/s")
-    rows = [[name, *quality_cells(result)] for name, result in systems.items()]
+    rows = [[name, *quality_cells(result, metrics)] for name, result in systems.items()]
     return make_table(columns, [row[: len(columns)] for row in rows])
 
 
-def quality_cells(result: dict[str, Any]) -> list[str]:
-    cells = [format_score(name, result[name]) for name in METRICS]
+def quality_cells(result: dict[str, Any], metrics: Iterable[str]) -> list[str]:
+    cells = [format_score(name, result[name]) for name in metrics]
     if "seconds" in result:  # not of another system's outputs
         speed = result["sentences"] / result["seconds"]
         cells += [f"{result['seconds']:.1f}", f"{speed:,.0f}"]
@@ -88,13 +99,13 @@ def print_tests(tests: dict[str, Any], console: Console) -> None:
     console.print(heading, style="bold")
     rows = [
         [
-            test["system"] if name == next(iter(METRICS)) else "",
-            measure.heading + (" (lower is better)" if measure.lower_is_better else ""),
+            test["system"] if number == 0 else "",
+            METRICS[name].heading + (" (lower is better)" * METRICS[name].lower_is_better),
             format_score(name, test[name]["difference"], "+"),
             f"{test[name]['p']:.3f}",
         ]
         for test in tests["systems"]
-        for name, measure in METRICS.items()
+        for number, name in enumerate(name for name in METRICS if name in test)
     ]
     console.print(make_table(("system", "metric", "difference", "p"), rows))
     console.print(f"{tests['samples']:,} resamples of the sentences\n", style="dim")
@@ -134,7 +145,9 @@ def write_outputs(path: Path, data: ReferenceSet, report: dict[str, Any]) -> Non
     ]
     for name, result in list_systems(report).items():
         header += [name, "BLEU"]
-        columns += [result["outputs"], sentence_bleu(result["outputs"], data.references)]
+        on_tokens = result["bleu_tokens"] is not None
+        scores = sentence_bleu(result["outputs"], data.references, on_tokens)
+        columns += [result["outputs"], scores]
     lines = [header, *zip(*columns, strict=True)]
     rows = [map(one_cell, line) for line in lines]
     files.write(path, "".join("\t".join(row) + "\n" for row in rows))

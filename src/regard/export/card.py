@@ -42,6 +42,7 @@ def front_matter(settings: config.Config, name: str, scores: Scores | None) -> s
     if isinstance(settings.data, config.DatasetData):
         lines["language"] = [settings.data.source, settings.data.target]
     if scores is not None:
+        heading = "BLEU" if scores.metric == "bleu" else "BLEU (tokens)"
         result = {
             "task": {"type": task},
             "dataset": {
@@ -49,7 +50,7 @@ def front_matter(settings: config.Config, name: str, scores: Scores | None) -> s
                 "type": "regard",
                 "split": scores.split,
             },
-            "metrics": [{"type": "bleu", "value": round(scores.bleu, 2), "name": "BLEU"}],
+            "metrics": [{"type": "bleu", "value": round(scores.bleu, 2), "name": heading}],
         }
         lines["model-index"] = [{"name": name, "results": [result]}]
     entries = [f"{key}: {to_json(value)}" for key, value in lines.items()]
@@ -97,6 +98,9 @@ def usage(settings: config.Config, difference: str | None) -> str:
     return "\n\n".join(lines)
 
 
+ON_TOKENS = "on lower-cased tokens of Moses, which this model reads and writes (data.preprocess)"
+
+
 def quality(scores: Scores | None, no_scores: str, card: dict[str, Any]) -> str:
     lines = ["## Quality"]
     if scores is None:
@@ -109,12 +113,13 @@ def quality(scores: Scores | None, no_scores: str, card: dict[str, Any]) -> str:
         figures = (
             f"{scores.bleu:.2f}",
             low_high,
-            f"{scores.chrf:.2f}",
+            "-" if scores.chrf is None else f"{scores.chrf:.2f}",
             f"{scores.exact_match:.1%}",
         )
         row = (scores.split, f"{scores.sentences:,}", str(scores.beam), *figures)
         lines.append(markdown_table([columns, row]).rstrip())
-        lines.append(f"BLEU: `{scores.signature}`, cased, on detokenised text; {scores.source}.")
+        text = "cased, on detokenised text" if scores.metric == "bleu" else ON_TOKENS
+        lines.append(f"BLEU: `{scores.signature}`, {text}; {scores.source}.")
         if scores.interval is not None:
             lines.append(
                 "The interval is from bootstrap resampling of the sentences: another test set, not "

@@ -8,11 +8,10 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from sacrebleu.metrics.bleu import BLEU
-
 from regard import documents, schemas
 from regard.errors import UserError
 from regard.evaluation import evaluate
+from regard.evaluation.metrics import METRICS
 from regard.text import corpus
 from regard.translator import Translator
 
@@ -38,12 +37,14 @@ class Scores:
     sentences: int
     bleu: float
     signature: str
-    chrf: float
+    chrf: float | None
     exact_match: float
     source: str
     """Where the figures come from."""
     interval: tuple[float, float] | None = None
     """95 % confidence interval of BLEU, from bootstrap resampling of the sentences."""
+    metric: str = "bleu"
+    """Which BLEU it is, of `METRICS`: cased, or on the tokens of preprocessed text."""
 
     def to_dict(self) -> dict[str, Any]:
         return asdict(self)
@@ -84,22 +85,23 @@ def find_saved(folder: Path, split: str, beam: int) -> dict[str, Any] | None:
 
 def summarise(result: dict[str, Any], split: str, references: Sequence[str] | None) -> Scores:
     """A result of `evaluate` as scores, with an interval if there are references to resample."""
-    names = ("beam", "sentences", "bleu", "chrf", "exact_match", "source")
-    fields = {name: result[name] for name in names}
+    metric = "bleu" if result["bleu"] is not None else "bleu_tokens"
+    names = ("beam", "sentences", "chrf", "exact_match", "source")
+    fields = {name: result[name] for name in names} | {"bleu": result[metric], "metric": metric}
     if references is None:
-        return Scores(split=split, signature=result["signatures"]["bleu"], **fields)
-    interval, signature = bootstrap_bleu(result["outputs"], references)
+        return Scores(split=split, signature=result["signatures"][metric], **fields)
+    interval, signature = bootstrap_bleu(result["outputs"], references, metric)
     return Scores(split=split, signature=signature, interval=interval, **fields)
 
 
 def bootstrap_bleu(
-    outputs: Sequence[str], references: Sequence[str]
+    outputs: Sequence[str], references: Sequence[str], name: str = "bleu"
 ) -> tuple[tuple[float, float], str]:
     """The 95 % confidence interval of BLEU, and the signature, which names number and seed of resamples.
 
     mean ± half-width over sets of sentences drawn with replacement (Koehn, 2004), as sacreBLEU computes it.
     """
-    metric = BLEU()
+    metric = METRICS[name].create()
     score: Any = metric.corpus_score(list(outputs), [list(references)], n_bootstrap=RESAMPLES)
     interval = (max(0.0, score._mean - score._ci), min(100.0, score._mean + score._ci))
     return interval, str(metric.get_signature())

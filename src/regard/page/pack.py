@@ -23,6 +23,7 @@ from regard.models import Ensemble, Model, weights
 from regard.models.intervene import count_heads
 from regard.page.schema import ModelInfo
 from regard.text import corpus
+from regard.text.moses import is_preprocessed
 from regard.translator import Translator
 
 ALIGNMENT = 4  # bytes: what a view of float32 numbers needs
@@ -89,6 +90,11 @@ def check_supported(settings: config.Config, name: str) -> None:
         raise UserError(
             f"{name} cannot run in a page: it is a language model, which has no source to translate. Use it "
             "with `regard translate`, or export another model"
+        )
+    if is_preprocessed(settings.data):
+        raise UserError(
+            f'{name} cannot run in a page: its data.preprocess is "moses", and the page cannot preprocess '
+            "what is typed. Use it with `regard translate` or `regard serve`, or export another model"
         )
     for setting, table in find_tables("model", settings.model):
         reason = UNSUPPORTED.get(setting, {}).get(getattr(table, "kind", ""))

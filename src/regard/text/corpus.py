@@ -8,7 +8,7 @@ from typing import Any
 
 from regard import config
 from regard.errors import UserError, join_names, suggest
-from regard.text import datasets, hf, pairs, synthetic
+from regard.text import datasets, hf, moses, pairs, synthetic
 from regard.text.noise import corrupt_pairs
 from regard.text.pairs import SPLITS, Counts, Pairs
 from regard.text.sequences import check_pairs
@@ -84,12 +84,17 @@ def checksum(pairs: list[tuple[str, str]]) -> str:
     return digest.hexdigest()
 
 
-def load_split(data: config.Data, split: str) -> Pairs:
-    """The pairs of one split. Of the user's own files, only those of this split are read."""
-    file_splits = data.file_splits
-    if file_splits and split not in file_splits:
-        raise missing_split(split, file_splits)
-    return load(data, (split,))[split]
+def load_split(data: config.Data, split: str, *, raw: bool = False) -> Pairs:
+    """The pairs of one split: only its files are read, and a public corpus may have more than `SPLITS`.
+
+    `raw`: before `data.preprocess`, as a user would type them.
+    """
+    names = data.file_splits
+    if isinstance(data, config.DatasetData):
+        names = datasets.lookup(data.name).all_splits
+    if names and split not in names:
+        raise missing_split(split, names)
+    return load(data, (split,), raw=raw)[split]
 
 
 def missing_split(split: str, available: Iterable[str]) -> UserError:
@@ -98,8 +103,11 @@ def missing_split(split: str, available: Iterable[str]) -> UserError:
     )
 
 
-def load(data: config.Data, splits: Sequence[str] = SPLITS) -> Corpus:
-    """The corpus of a config's [data] table. Of the user's own files, only these `splits` are read."""
+def load(data: config.Data, splits: Sequence[str] = SPLITS, *, raw: bool = False) -> Corpus:
+    """The corpus of a config's [data] table. Of files, only those of these `splits` are read.
+
+    `raw`: without `data.preprocess`.
+    """
     is_mixed = (
         isinstance(data, config.ParallelData)
         and "train" in splits
@@ -111,6 +119,9 @@ def load(data: config.Data, splits: Sequence[str] = SPLITS) -> Corpus:
         corpus = corpus.swap()
     if "train" in corpus.splits:
         corpus = corpus.take_fraction(data.fraction)
+    if moses.is_preprocessed(data) and not raw:
+        texts = corpus.splits.items()
+        corpus = replace(corpus, splits={k: moses.preprocess_pairs(v, data) for k, v in texts})
     if is_mixed:
         assert isinstance(data, config.ParallelData)
         corpus = corpus.add_synthetic(data)
@@ -152,7 +163,7 @@ def check_sides(given: Any, name: str) -> Pairs:
 def load_full(data: config.Data, splits: Sequence[str] = SPLITS) -> Corpus:
     """The corpus before a fraction is taken and noise is added; `splits` as in `load`."""
     if isinstance(data, config.DatasetData):
-        return Corpus(datasets.load(data.name, data.source, data.target))
+        return Corpus(datasets.load(data.name, data.source, data.target, splits))
     if isinstance(data, config.FileData):
         return load_files(data, splits, lambda paths: read_pair_files(paths, data))
     if isinstance(data, config.HubData):

@@ -3,8 +3,8 @@
 import os
 import zipfile
 import zlib
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
@@ -24,6 +24,9 @@ class Dataset:
     `files` maps each file to its URL and sha256 (None if the URL serves changing versions); `splits`
     maps each split to its files, with "{}" for the language. With a `member`, the file is a zip that
     holds it: a table of English and the other language, which `split_pairs` divides into splits.
+
+    `optional_splits` maps further test sets to their languages; each has a file SPLIT.LANGUAGE.gz below
+    `optional_url`. Its checksum is not known, so it is never downloaded, but read where the user put it.
     """
 
     description: str
@@ -34,6 +37,12 @@ class Dataset:
     splits: dict[str, tuple[str, ...]]
     member: str | None = None
     parallel: bool = True
+    optional_splits: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    optional_url: str = ""
+
+    @property
+    def all_splits(self) -> tuple[str, ...]:
+        return (*self.splits, *self.optional_splits)
 
     def files_for(self, languages: Iterable[str]) -> list[str]:
         """The names of the files that hold these languages."""
@@ -96,6 +105,12 @@ DATASETS: dict[str, Dataset] = {
             "val": ("val.{}.gz",),
             "test": ("test_2016_flickr.{}.gz",),
         },
+        optional_splits={
+            "test_2017_flickr": ("de", "en", "fr"),
+            "test_2017_mscoco": ("de", "en", "fr"),
+            "test_2018_flickr": ("de", "en", "fr", "cs"),
+        },
+        optional_url=f"{MULTI30K}task1/raw/",
     ),
     "multi30k-captions": Dataset(
         description="five descriptions per image, not translations of each other",
@@ -134,7 +149,7 @@ DATASETS: dict[str, Dataset] = {
 
 @dataclass(frozen=True)
 class DatasetStatus:
-    """A row of `regard data list`: `folder` holds the languages `available`."""
+    """A row of `regard data list`: `folder` holds the languages `available`, and `optional_splits`."""
 
     name: str
     description: str
@@ -143,6 +158,7 @@ class DatasetStatus:
     splits: tuple[str, ...]
     folder: Path | None
     available: tuple[str, ...]
+    optional_splits: tuple[str, ...] = ()
 
 
 def cache_dir() -> Path:
@@ -204,9 +220,19 @@ def list_status() -> list[DatasetStatus]:
                 tuple(dataset.splits),
                 best if is_usable else None,
                 available[best] if is_usable else (),
+                find_optional(dataset, best) if is_usable else (),
             )
         )
     return rows
+
+
+def find_optional(dataset: Dataset, folder: Path) -> tuple[str, ...]:
+    """The optional splits that a folder has in two languages or more."""
+    return tuple(
+        split
+        for split, languages in dataset.optional_splits.items()
+        if sum(os.path.isfile(folder / f"{split}.{language}.gz") for language in languages) > 1
+    )
 
 
 def get(name: str, report: Callable[[str, int, int | None], object] | None = None) -> Path:
@@ -250,7 +276,7 @@ def _check_zip(url: str, dataset: Dataset, part: Path) -> None:
         ) from None
 
 
-def load(name: str, source: str, target: str) -> dict[str, Pairs]:
+def load(name: str, source: str, target: str, splits: Sequence[str] = SPLITS) -> dict[str, Pairs]:
     """The pairs of a dataset by split, from language `source` to language `target`."""
     dataset = lookup(name)
     if not dataset.parallel:
@@ -260,21 +286,53 @@ def load(name: str, source: str, target: str) -> dict[str, Pairs]:
     folder = _require_folder(name, source, target)
     if dataset.member is not None:
         (file,) = dataset.files_for([source])
-        splits = split_pairs(_read_table(name, folder / file, dataset.member))
+        table = split_pairs(_read_table(name, folder / file, dataset.member))
+        table = {split: pairs for split, pairs in table.items() if split in splits}
         if source == "en":
-            return splits
-        return {split: [(other, en) for en, other in pairs] for split, pairs in splits.items()}
-    splits = {}
-    for split, (pattern,) in dataset.splits.items():
+            return table
+        return {split: [(other, en) for en, other in pairs] for split, pairs in table.items()}
+    return {
+        split: _read_split(name, split, folder, source, target)
+        for split in dataset.all_splits
+        if split in splits
+    }
+
+
+def _read_split(name: str, split: str, folder: Path, source: str, target: str) -> Pairs:
+    """The pairs of two line-aligned files."""
+    dataset = lookup(name)
+    if split in dataset.optional_splits:
+        paths = _optional_paths(name, split, folder, source, target)
+    else:
+        (pattern,) = dataset.splits[split]
         paths = [folder / pattern.format(language) for language in (source, target)]
-        sides = [_read_lines(name, path) for path in paths]
-        if len(sides[0]) != len(sides[1]):
+    sides = [_read_lines(name, path) for path in paths]
+    if len(sides[0]) != len(sides[1]):
+        raise UserError(
+            f"expected equally many lines in both files; got {len(sides[0]):,} in {paths[0]} and "
+            f"{len(sides[1]):,} in {paths[1]}. {_download_again(name, *paths)}"
+        )
+    return list(zip(*sides, strict=True))
+
+
+def _optional_paths(name: str, split: str, folder: Path, *languages: str) -> list[Path]:
+    """The files of an optional split, or an error that says where to put which."""
+    dataset = lookup(name)
+    known = dataset.optional_splits[split]
+    for language in languages:
+        if language not in known:
             raise UserError(
-                f"expected equally many lines in both files; got {len(sides[0]):,} in {paths[0]} and "
-                f"{len(sides[1]):,} in {paths[1]}. {_download_again(name, *paths)}"
+                f'the split {split} of {name} has no language "{language}". It has {join_names(known)}.'
             )
-        splits[split] = list(zip(*sides, strict=True))
-    return splits
+    paths = [folder / f"{split}.{language}.gz" for language in languages]
+    missing = [path for path in paths if not os.path.isfile(path)]
+    if missing:
+        urls = join_names(f"{dataset.optional_url}{path.name}" for path in missing)
+        raise UserError(
+            f"the split {split} of {name} is optional, and not on this machine: download {urls} to "
+            f"{folder}. `regard data get` does not, because no checksum is known"
+        )
+    return paths
 
 
 def load_monolingual(name: str, language: str) -> dict[str, list[str]]:

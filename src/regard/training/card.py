@@ -10,6 +10,7 @@ import torch
 import regard
 from regard import documents, files
 from regard.config import Config
+from regard.evaluation.metrics import headline_bleu
 from regard.models import Model
 from regard.text.corpus import Corpus
 from regard.training.checkpoint import Progress
@@ -38,15 +39,20 @@ def build_card(
             "parameters": model.parameter_count,
             "trainable_parameters": model.trainable_count,
             "val_loss": progress.best_loss,
-            "val_bleu_lower": progress.best_score
-            if config.training.checkpoint_metric == "bleu"
-            else None,
+            "val_bleu_lower": None,
+            **selected_bleu(config, progress),
             "best_step": progress.best_step,
             "steps": progress.step,
             "training_seconds": progress.seconds,
             "tokens_per_second": progress.tokens / progress.seconds,
         },
     }
+
+
+def selected_bleu(config: Config, progress: Progress) -> dict[str, float]:
+    """The BLEU of the best weights, if it is what selected them."""
+    name = f"val_{headline_bleu(config.data)}"
+    return {name: progress.best_score} if config.training.checkpoint_metric == "bleu" else {}
 
 
 def write_card(folder: Path, card: dict[str, Any]) -> None:

@@ -5,6 +5,7 @@ from pathlib import Path
 
 from regard.diagrams import draw
 from regard.errors import UserError
+from regard.text import corpus, moses
 from regard.text.corpus import Corpus
 from regard.translator import Translator
 
@@ -15,7 +16,10 @@ def draw_examples(translator: Translator, data: Corpus, folder: Path) -> None:
     """Draw the cross-attention of the first validation sentences, if the model has any."""
     if translator.config.is_language_model:
         return
-    sources = (source for source, _ in data["val"] if can_encode(translator, source))
+    settings, pairs = translator.config.data, data["val"]
+    if moses.is_preprocessed(settings):  # `translate` takes raw text
+        pairs = corpus.load_split(settings, "val", raw=True)
+    sources = (source for source, _ in pairs if can_encode(translator, source))
     texts = list(islice(sources, EXAMPLES))
     outputs = zip(texts, translator.translate(texts), strict=True)
     for number, (text, output) in enumerate(outputs, start=1):

@@ -41,6 +41,8 @@ class TrainingLoop:
     display: Display
     compute_bleu: Callable[[Model], float] | None = None
     """Computes validation BLEU, if that selects the best weights; None: the validation loss does."""
+    bleu_name: str = "bleu_lower"
+    """Which BLEU that is, in the log."""
     progress: Progress = field(default_factory=Progress)
     callbacks: tuple[Callback, ...] = ()
     file_checksums: Mapping[str, str] = field(default_factory=dict)
@@ -233,7 +235,7 @@ class TrainingLoop:
             loss=likelihood.loss,
             perplexity=likelihood.perplexity,
             token_accuracy=likelihood.token_accuracy,
-            **({} if bleu is None else {"bleu_lower": bleu}),
+            **({} if bleu is None else {self.bleu_name: bleu}),
             learning_rate=float(self.train_step.learning_rate),
             tokens_per_second=tokens_per_second,
             seconds=self.progress.seconds,

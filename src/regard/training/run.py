@@ -12,6 +12,7 @@ from regard.config import Config, Training
 from regard.devices import use_threads
 from regard.display import Display
 from regard.evaluation import greedy_bleu
+from regard.evaluation.metrics import headline_bleu
 from regard.models import Model, PretrainedCheckpoint, build, load_pretrained
 from regard.terminal import Console
 from regard.text.batch import BatchSampler, DeviceDataset
@@ -270,7 +271,8 @@ def build_loop(
         return greedy_bleu(translator, val_pairs, val, 4 * settings.batch_tokens)
 
     metric = compute_bleu if settings.checkpoint_metric == "bleu" else None
-    return TrainingLoop(settings, train_step, batches, val, folder, display, metric)
+    bleu = (metric, headline_bleu(config.data))
+    return TrainingLoop(settings, train_step, batches, val, folder, display, *bleu)
 
 
 def can_capture_graphs(settings: Training, model: Model) -> bool:

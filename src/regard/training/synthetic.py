@@ -13,10 +13,10 @@ from pathlib import Path
 from typing import Any
 
 from regard import augment, documents, presets, schemas, shipped
-from regard.config import Config, DatasetData, ParallelData, Recipe
+from regard.config import Config, Data, DatasetData, ParallelData, Recipe
 from regard.display import Display
 from regard.errors import UserError
-from regard.text import corpus, synthetic
+from regard.text import corpus, moses, synthetic
 from regard.text.corpus import Corpus
 from regard.text.pairs import SPLITS, Pairs
 from regard.translator import load, read_configs
@@ -113,7 +113,7 @@ def make_pairs(
 ) -> None:
     """Train the translating model if `from` is no run, and translate the text of an entry."""
     out = Path(entry.file)
-    real = corpus.load(real_data(data))
+    real = corpus.load(real_data(data), raw=True)  # a model of preprocessed text reads raw text
     texts = select(entry, data, real["train"], number)
     run = entry.translator
     if is_run(run):
@@ -124,6 +124,7 @@ def make_pairs(
         train_run(reverse_config(entry, data), folder)
         run = str(folder)
     translator = load(run, device)
+    check_preprocessed(translator.config.data, data, run)
     display.print(f"data.synthetic.{number}: translating {len(texts):,} texts with {run}")
     held_out = synthetic.normalised_sentences(
         real[split] for split in SPLITS if split != "train" and split in real.splits
@@ -139,6 +140,16 @@ def make_pairs(
     with display:
         card = augment.write_pairs(augmenter, texts, out, origin, report)
     display.print(f"data.synthetic.{number}: {augment.summarise(card['counts'])}")
+
+
+def check_preprocessed(given: Data, data: ParallelData, run: str) -> None:
+    """Raise an error if one of model and data has preprocessed text, and the other has not."""
+    if moses.is_preprocessed(given) != moses.is_preprocessed(data):
+        kinds = ("raw", "preprocessed") if moses.is_preprocessed(data) else ("preprocessed", "raw")
+        raise UserError(
+            f"{run} writes {kinds[0]} text, and the real pairs are {kinds[1]} (data.preprocess): "
+            "both must be one or the other"
+        )
 
 
 def reverse_config(entry: Any, data: ParallelData) -> Config:

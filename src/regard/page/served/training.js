@@ -8,7 +8,7 @@ import { formatNumber, t } from "../ui/texts.js";
 import { renderTable } from "../ui/findings.js";
 
 // Figures of a validation, by their name in the log: title and digits.
-const FIGURES = { step: ["trainingStep", 0], epoch: ["epoch", 2], train_loss: ["trainingLoss", 3], loss: ["validationLoss", 3], perplexity: ["perplexity", 2], bleu_lower: ["bleu", 2] };
+const FIGURES = { step: ["trainingStep", 0], epoch: ["epoch", 2], train_loss: ["trainingLoss", 3], loss: ["validationLoss", 3], perplexity: ["perplexity", 2], bleu_lower: ["bleu", 2], bleu_tokens: ["bleuTokens", 2] };
 
 export class Training {
   // names: of the runs that have a log; page: colours(), unit(), setFragment(text), announce(text)
@@ -94,7 +94,8 @@ export class Training {
     this.runState.textContent = this.describeState();
     const line = (name, group) => ({ label: t(group), group: t(group), digits: FIGURES[name][1], points: this.validations.filter((one) => name in one).map((one) => [one.step, one[name]]) });
     this.loss.show(t("lossTitle"), [line("train_loss", "trainingLoss"), line("loss", "validationLoss")]);
-    this.bleu.show(t("bleuTitle"), [line("bleu_lower", "bleu")]);
+    const onTokens = this.validations.some((one) => "bleu_tokens" in one);
+    this.bleu.show(t("bleuTitle"), [onTokens ? line("bleu_tokens", "bleuTokens") : line("bleu_lower", "bleu")]);
     this.renderSamples();
     this.renderLog();
   }
