@@ -166,6 +166,9 @@ class Training(Table):
     """Maximum gradient norm; a large value, such as 1e9, never clips."""
     label_smoothing: float = Field(default=0.0, ge=0, lt=1)
     """Probability that the training objective spreads over all tokens; reported losses are unsmoothed."""
+    r_drop: float = Field(default=0.0, ge=0, le=1000)
+    """R-Drop: each batch goes through the model twice, with different dropout, and this times the divergence
+    of the two predictions is added to the loss. 2.5 is the paper's alpha = 5; a step costs twice as much."""
     ema_decay: float | None = Field(default=None, gt=0, lt=1)
     """Decay of an exponential moving average of the weights (0.99, say); if set, the average is what is
     validated and saved."""

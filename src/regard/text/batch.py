@@ -26,6 +26,10 @@ class Batch:
     def to(self, device: torch.device | str) -> "Batch":
         return type(self)(*(getattr(self, f.name).to(device) for f in fields(self)))
 
+    def repeat(self, times: int) -> "Batch":
+        """All pairs, then all of them again, and so on."""
+        return type(self)(*(getattr(self, f.name).repeat(times, 1) for f in fields(self)))
+
     @property
     def num_tokens(self) -> int:
         """Number of target tokens to predict: EOS counts, padding does not."""
