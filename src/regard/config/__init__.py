@@ -191,6 +191,9 @@ class Training(Table):
     keep_last: bool = False
     """Keep the checkpoint of the last validation (`last/`, with the optimizer state) when a run is finished.
     It is several times as large as the model, and only an interrupted run needs it."""
+    average_checkpoints: int | None = Field(default=None, ge=2, le=1000)
+    """At the end, average the weights of this many last validations (of their moving averages, with
+    ema_decay); the average is saved if it is at least as good as the best checkpoint by checkpoint_metric."""
     tensorboard: bool = False
     """Also write TensorBoard event files (needs the extra `tensorboard`)."""
 
