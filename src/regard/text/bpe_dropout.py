@@ -60,7 +60,7 @@ class Merges:
         self,
         symbols: Int[np.ndarray, "words width"],
         dropout: float,
-        copies: int,
+        copies: Int[np.ndarray, " words"],
         generator: np.random.Generator,
     ) -> tuple[Int[np.ndarray, "rows width"], Int[np.ndarray, " words"]]:
         """(segmentations of each word of a block, the first without dropout; how many of each word)"""
@@ -135,18 +135,18 @@ class Segmentations:
         merges, ids = Merges(tokenizer), tokenizer.piece_to_id
         spelled = [[ids[letter] for letter in word if letter in ids] for word in words]
         lengths = np.array([len(word) for word in spelled], dtype=np.int64)
+        copies = np.clip(SEGMENTATIONS**2 // np.maximum(lengths, 1), FEWEST, SEGMENTATIONS)
         special = np.arange(len(SPECIAL_TOKENS) + len(tokenizer.symbols))
         drawn = [(np.repeat(special, 2)[:, None], np.full_like(special, 2))]
         longest_first = np.argsort(-lengths, kind="stable")
         start = 0
         while start < len(words):
             width = max(int(lengths[longest_first[start]]), 1)
-            copies = min(SEGMENTATIONS, max(FEWEST, SEGMENTATIONS**2 // width))
-            block = longest_first[start : start + max(1, BLOCK // (width * (copies + 1)))]
+            block = longest_first[start : start + max(1, BLOCK // (width * SEGMENTATIONS))]
             symbols = np.full((len(block), width), merges.pad, dtype=np.int32)
             for row, index in zip(symbols, block, strict=True):
                 row[: lengths[index]] = spelled[index]
-            drawn.append(merges.draw(symbols, dropout, copies, generator))
+            drawn.append(merges.draw(symbols, dropout, copies[block], generator))
             start += len(block)
         values = [pieces[pieces != merges.pad] for pieces, _ in drawn]
         sizes = [(pieces != merges.pad).sum(1) for pieces, _ in drawn]
