@@ -158,9 +158,7 @@ def test_r_drop_of_replayed_steps_equals_eager_steps(
     options = {"dropout": 0.3, "label_smoothing": 0.1, "accumulation_steps": count}
     batches = batches[: len(batches) // count * count]
     for graphs, r_drop in ((False, 2.5), (True, 2.5), (True, 0.0)):
-        train_step = make(
-            "transformer", PRECISIONS[precision], graphs, r_drop=r_drop, **options
-        )
+        train_step = make("transformer", PRECISIONS[precision], graphs, r_drop=r_drop, **options)
         torch.cuda.manual_seed(5)
         results.append(run_steps(train_step, batches))
         losses.append(train_step.mean_loss())
@@ -198,7 +196,9 @@ def test_bpe_dropout_with_graphs(tiny) -> None:
 
     def draw() -> str:
         size = int(torch.randint(1, 12, (), generator=generator))
-        return " ".join(words[i] for i in torch.randint(0, len(words), (size,), generator=generator))
+        return " ".join(
+            words[i] for i in torch.randint(0, len(words), (size,), generator=generator)
+        )
 
     texts = [draw() for _ in range(97)]
     pairs = list(zip(texts, texts, strict=True))
@@ -216,7 +216,9 @@ def test_bpe_dropout_with_graphs(tiny) -> None:
         for number in range(5):
             epoch = bpe_dropout.epoch(number)
             dataset.update(epoch)
-            run_steps(train_step, BatchSampler(epoch, 10**6, 16, 1, 3, False, buckets).epoch(number))
+            run_steps(
+                train_step, BatchSampler(epoch, 10**6, 16, 1, 3, False, buckets).epoch(number)
+            )
         results.append(copy_weights(train_step))
         steps.append(train_step)
     assert 0 < len(steps[1].captured_steps) <= 3

@@ -1,7 +1,8 @@
-"""BPE-dropout: the library's segmentation without it, the right distribution with it, the same shapes always."""
+"""BPE-dropout: the library's segmentation without it, the right distribution with it, the same shapes."""
 
 from collections import Counter
 from collections.abc import Iterator
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -12,7 +13,14 @@ from hypothesis import strategies as st
 
 from regard import config, shipped
 from regard.errors import UserError
-from regard.text.batch import BatchSampler, BatchSpec, Buckets, DeviceDataset, EncodedPairs
+from regard.text.batch import (
+    BatchSampler,
+    BatchSpec,
+    Buckets,
+    DeviceDataset,
+    EncodedPairs,
+    padded_sizes,
+)
 from regard.text.bpe_dropout import BpeDropout, Merges, Segmentations
 from regard.text.tokenizer import BpeTokenizer, TokenizerPair, WordTokenizer
 from regard.text.vocabulary import EOS
@@ -94,7 +102,7 @@ TINY = BpeTokenizer(
 def distribution(pieces: tuple[str, ...], p: float) -> Iterator[tuple[tuple[str, ...], float]]:
     """Each way to go on from these pieces, and its probability: the definition of BPE-dropout."""
     rank = {pair: number for number, pair in enumerate(MERGES)}
-    pairs = [(rank.get(pair), i) for i, pair in enumerate(zip(pieces, pieces[1:], strict=False))]
+    pairs = [(rank.get(pair), i) for i, pair in enumerate(pairwise(pieces))]
     candidates = sorted(pair for pair in pairs if pair[0] is not None)
     for better, (_, i) in enumerate(candidates):
         merged = (*pieces[:i], pieces[i] + pieces[i + 1], *pieces[i + 2 :])
@@ -283,3 +291,15 @@ def test_device_data_is_updated_in_place() -> None:
     same = [tensor for side in sides for tensor in (side.values, side.starts, side.lengths)]
     assert all(one is two for one, two in zip(tensors, same, strict=True))
     assert [tensor.data_ptr() for tensor in same] == addresses
+
+
+@pytest.mark.parametrize("max_buckets", [1, 3, 8])
+def test_pairs_of_other_epochs_fit_into_the_buckets_of_a_sample(max_buckets: int) -> None:
+    """In the sample, short sources have short targets: a longer target needs a larger bucket."""
+    sample = [(n // 2, n) for n in range(1, 41)] + [(40, 40)]
+    buckets = Buckets.choose(sample, max_buckets)
+    every = [(target, source) for target in range(41) for source in range(1, 41)]
+    sizes = padded_sizes(every)
+    shapes = np.array(buckets.shapes)[buckets.assign(sizes)]
+    assert (sizes <= shapes).all()
+    assert (buckets.assign(padded_sizes(sample)) == 0).any()

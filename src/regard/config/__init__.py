@@ -186,14 +186,14 @@ class Training(Table):
     """How the best checkpoint is selected: lowest validation loss, or highest BLEU (lower-cased) of greedy
     translations of the validation set. A model that overfits a small corpus still improves in BLEU after
     its validation loss rises."""
+    average_checkpoints: int | None = Field(default=None, ge=2, le=1000)
+    """At the end, average the weights of this many last validations (of their moving averages, with
+    ema_decay); the average is saved if it is at least as good as the best checkpoint by checkpoint_metric."""
     patience: int | None = Field(default=None, ge=1, le=10**6)
     """Early stopping: stop after this many validations without improvement."""
     keep_last: bool = False
     """Keep the checkpoint of the last validation (`last/`, with the optimizer state) when a run is finished.
     It is several times as large as the model, and only an interrupted run needs it."""
-    average_checkpoints: int | None = Field(default=None, ge=2, le=1000)
-    """At the end, average the weights of this many last validations (of their moving averages, with
-    ema_decay); the average is saved if it is at least as good as the best checkpoint by checkpoint_metric."""
     tensorboard: bool = False
     """Also write TensorBoard event files (needs the extra `tensorboard`)."""
 

@@ -69,8 +69,8 @@ class Merges:
         repeats = np.where(has_merges, copies, 1) + 1
         probability = np.full(repeats.sum(), dropout)
         probability[repeats.cumsum() - repeats] = 0.0
-        repeated = (np.repeat(each, repeats, axis=0) for each in (symbols, ranks))
-        return self.segment(*repeated, probability, generator), repeats
+        symbols, ranks = (np.repeat(each, repeats, axis=0) for each in (symbols, ranks))
+        return self.segment(symbols, ranks, probability, generator), repeats
 
     def segment(
         self,
@@ -266,10 +266,17 @@ class BpeDropout:
         seed: int,
     ) -> None:
         self.seed, self.dropout, self.num_pairs = seed, dropout, len(pairs)
-        options = zip((tokenizers.source, tokenizers.target), (tokenizers.source_eos, False), WORDS, strict=True)
+        options = zip(
+            (tokenizers.source, tokenizers.target),
+            (tokenizers.source_eos, False),
+            WORDS,
+            strict=True,
+        )
         self.sides = [
             Side(texts, check_kind(tokenizer), with_eos, dropout, self.generator(0, stream))
-            for texts, (tokenizer, with_eos, stream) in zip(zip(*pairs, strict=True), options, strict=True)
+            for texts, (tokenizer, with_eos, stream) in zip(
+                zip(*pairs, strict=True), options, strict=True
+            )
         ]
         longest = tokenizers.max_tokens
         self.limits = (longest + tokenizers.source_eos, longest)
