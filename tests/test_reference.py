@@ -72,7 +72,8 @@ def test_settings_are_found_by_key_table_and_ending() -> None:
     training = {s.key for s in find_settings("training")}
     assert training == {f"training.{name}" for name in type(Config().training).model_fields}
     assert {s.key for s in find_settings("dropout")} == {
-        *("model.dropout", "model.attention.dropout", "model.tune.dropout")
+        *("model.dropout", "model.attention.dropout", "model.tune.dropout"),
+        "tokenizer.dropout",
     }
 
 

@@ -53,6 +53,22 @@ class Figures(Document):
     tokens_per_second: float | None = None
 
 
+class BestCheckpoint(Document):
+    step: Count
+    val_loss: Loss
+    val_bleu_lower: Percentage | None = None
+
+
+class Average(Document):
+    """The mean of the weights at some validations, and the best single checkpoint."""
+
+    steps: Annotated[list[Count], Field(min_length=1)]
+    val_loss: Loss
+    val_bleu_lower: Percentage | None = None
+    is_saved: bool
+    best: BestCheckpoint
+
+
 class Signatures(Document):
     bleu: str | None = None
     bleu_lower: str | None = None
@@ -137,6 +153,7 @@ class Card(Document):
     init: dict[str, Any] | None = None
     synthetic: Annotated[list[AugmentCard], Field(default_factory=list)]
     figures: Figures
+    average: Average | None = None
     evaluations: Annotated[list[CardEvaluation], Field(default_factory=list)]
     evaluation: ShippedEvaluation | None = None
     terms: Texts
@@ -170,7 +187,18 @@ class ValidationEvent(Event):
     seconds: Seconds
 
 
-EVENTS: dict[Any, type[Event]] = {"start": StartEvent, "validation": ValidationEvent}
+class AverageEvent(Event):
+    step: Count
+    steps: list[Count]
+    loss: Loss
+    is_saved: bool
+
+
+EVENTS: dict[Any, type[Event]] = {
+    "start": StartEvent,
+    "validation": ValidationEvent,
+    "average": AverageEvent,
+}
 
 
 def event_schema(document: dict[str, Any]) -> type[Event]:
@@ -288,6 +316,7 @@ class Progress(Exact):
     seconds: Seconds
     metrics_bytes: Count
     finished: bool
+    averaged_steps: Annotated[list[Count], Field(default_factory=list)]
     loss_steps: Count
     files: Checksums
 

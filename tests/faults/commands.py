@@ -73,6 +73,7 @@ class Command:
 
 
 TRAIN = "train task.toml --run run --device cpu"
+AVERAGE = f"{TRAIN} --set training.average_checkpoints=2"
 COMPARE = (
     "compare task.toml --set training.validate_every=1000 --columns seeds,exact_match --device cpu"
 )
@@ -87,6 +88,7 @@ STARTS = {
 }
 COMMANDS = {
     "train": Command(TRAIN, again=f"{TRAIN} --resume"),
+    "train, averaged": Command(AVERAGE, again=f"{AVERAGE} --resume"),
     "train --resume": Command("train --resume run --device cpu", "interrupted"),
     "train --resume, finished": Command("train --resume run --device cpu", "finished"),
     "compare --jobs 2": Command(

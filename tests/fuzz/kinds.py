@@ -245,6 +245,9 @@ KINDS: dict[str, Kind] = {
     ),
     "architecture": Kind("pretrained", "run/architecture.json", "json", translate),
     "state": Kind("interrupted", "run/last/state.safetensors", "safetensors", resume),
+    "averaged-weights": Kind(
+        "interrupted-average", "run/last/weights-3.safetensors", "safetensors", resume
+    ),
     "metrics-resume": Kind("interrupted", "run/metrics.jsonl", "jsonl", resume_and_inspect),
     "metrics": Kind("trained", "run/metrics.jsonl", "jsonl", inspect),
     "card": Kind("trained", "run/card.json", "json", inspect),

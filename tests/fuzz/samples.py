@@ -75,7 +75,7 @@ def save_run(folder: Path, model: dict[str, Any], tokenizer: dict[str, Any], int
         weights.save(path, weights.state_tensors(built), weights.read(path)[1], int8=True)
 
 
-def train_run(folder: Path, stop_at: int | None = None) -> None:
+def train_run(folder: Path, stop_at: int | None = None, average: int | None = None) -> None:
     """A run, finished and evaluated, or interrupted at a step."""
 
     def interrupt(event: dict[str, Any]) -> None:
@@ -83,6 +83,8 @@ def train_run(folder: Path, stop_at: int | None = None) -> None:
             raise KeyboardInterrupt
 
     settings = make_config(folder, RECURRENT, {"kind": "words"})
+    training = settings.training.model_copy(update={"average_checkpoints": average})
+    settings = settings.model_copy(update={"training": training})
     options = {"resume": False, "console": Console(file=io.StringIO()), "callbacks": (interrupt,)}
     try:
         train(settings, folder, "cpu", **options)
@@ -201,6 +203,7 @@ SAMPLES: dict[str, Callable[[Path], Any]] = {
     "int8": in_run(save_run, TRANSFORMER, BPE, int8=True),
     "trained": in_run(train_run),
     "interrupted": in_run(train_run, stop_at=6),
+    "interrupted-average": in_run(train_run, stop_at=6, average=3),
     "pretrained": in_run(save_pretrained_run),
     "checkpoint": lambda folder: save_checkpoint("llama", folder),
     "gguf": save_gguf,

@@ -2,7 +2,7 @@
 
 import io
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -11,12 +11,14 @@ import torch
 from torch import Tensor
 
 import regard
-from regard.config import Config, Training
+from regard.config import Bpe, Config, Training
 from regard.errors import UserError
 from regard.models import build
 from regard.models.weights import read, state_tensors
 from regard.terminal import Console
-from regard.text.batch import BatchSampler, BatchSpec, DeviceDataset, EncodedPairs
+from regard.text.batch import BatchSampler, BatchSpec, Buckets, DeviceDataset, EncodedPairs
+from regard.text.bpe_dropout import BpeDropout
+from regard.text.tokenizer import TokenizerPair
 from regard.training import checkpoint, run, step, train
 from regard.training.device import report_out_of_memory, select_dtype, use_cuda_stream
 from regard.training.step import TrainStep
@@ -144,6 +146,84 @@ def test_dropout_of_replayed_steps_equals_eager_steps(make, batches: list[BatchS
     start = copy_weights(other)
     assert_same_training(start, results[0], results[1], tolerance=0.02)
     assert distance(results[0], run_steps(other, batches)) > 0.1 * distance(start, results[0])
+
+
+@pytest.mark.parametrize("count", [1, 3])
+@pytest.mark.parametrize("precision", PRECISIONS)
+def test_r_drop_of_replayed_steps_equals_eager_steps(
+    make, batches: list[BatchSpec], precision: str, count: int
+) -> None:
+    """Two passes with different dropout in one graph; nothing waits for the host."""
+    results, losses = [], []
+    options = {"dropout": 0.3, "label_smoothing": 0.1, "accumulation_steps": count}
+    batches = batches[: len(batches) // count * count]
+    for graphs, r_drop in ((False, 2.5), (True, 2.5), (True, 0.0)):
+        train_step = make("transformer", PRECISIONS[precision], graphs, r_drop=r_drop, **options)
+        torch.cuda.manual_seed(5)
+        results.append(run_steps(train_step, batches))
+        losses.append(train_step.mean_loss())
+        assert train_step.cuda_graphs == graphs
+        assert bool(train_step.captured_steps) == graphs
+    start = copy_weights(make("transformer"))
+    tolerance = 0.02 if precision == "float32" else 0.2
+    assert_same_training(start, results[0], results[1], tolerance)
+    assert losses[1] == pytest.approx(losses[0], rel=0.02)
+    assert losses[2] < losses[1]  # without the divergence
+
+
+def test_r_drop_on_a_gpu_equals_that_on_the_cpu(tiny, data: EncodedPairs) -> None:
+    """The GPU keeps the rows of padding that the CPU drops. Without dropout, where the passes are equal."""
+    torch.manual_seed(3)
+    model = build(tiny("transformer").model, VOCAB, VOCAB, False)
+    batch = data.batch(range(16))
+    results = []
+    for device in ("cpu", "cuda"):
+        moved = model.to(device)
+        loss = step.objective(moved, batch.to(device), 0.1, 1.0, 2.5)
+        gradients = torch.autograd.grad(loss, list(moved.parameters()))
+        results.append([x.cpu() for x in (loss.detach(), *gradients)])
+    for one, two in zip(*results, strict=True):
+        torch.testing.assert_close(one, two, rtol=1e-3, atol=1e-5)
+
+
+TEXT = ["the lowest tower", "a wider river and the newest tower", "lower the widest river"]
+
+
+def test_bpe_dropout_with_graphs(tiny) -> None:
+    """Graphs read the segmentations of each epoch at the addresses where they were captured."""
+    generator = torch.Generator().manual_seed(7)
+    words = " ".join(TEXT).split(" ")
+
+    def draw() -> str:
+        size = int(torch.randint(1, 12, (), generator=generator))
+        return " ".join(
+            words[i] for i in torch.randint(0, len(words), (size,), generator=generator)
+        )
+
+    texts = [draw() for _ in range(97)]
+    pairs = list(zip(texts, texts, strict=True))
+    tokenizers = TokenizerPair.train(Bpe(vocab_size=330), pairs, ())
+    bpe_dropout = BpeDropout(pairs, tokenizers, 0.3, seed=1)
+    buckets = Buckets.choose(bpe_dropout.sampled_lengths, 3)
+    size, settings = tokenizers.source.vocab_size, tiny("transformer").training
+    results, steps = [], []
+    for graphs in (False, True):
+        torch.manual_seed(3)
+        model = build(tiny("transformer").model, size, size, True).to("cuda")
+        dataset = DeviceDataset(bpe_dropout.epoch(0), "cuda", bpe_dropout.capacity)
+        train_step = TrainStep(model, settings, dataset, torch.float32, graphs, print)
+        start = copy_weights(train_step)
+        for number in range(5):
+            epoch = bpe_dropout.epoch(number)
+            dataset.update(epoch)
+            run_steps(
+                train_step, BatchSampler(epoch, 10**6, 16, 1, 3, False, buckets).epoch(number)
+            )
+        results.append(copy_weights(train_step))
+        steps.append(train_step)
+    assert 0 < len(steps[1].captured_steps) <= 3
+    assert_same_training(start, results[0], results[1], tolerance=0.01)
+    assert steps[1].mean_loss() == pytest.approx(steps[0].mean_loss(), rel=0.01)
 
 
 def test_model_that_reads_a_number_is_not_captured(make, batches, monkeypatch) -> None:
@@ -295,23 +375,37 @@ def fit(config: Config, folder: Path, device: str = "cuda", resume: bool = False
 
 
 @pytest.mark.parametrize(
-    ("precision", "accumulation_steps"), [("float32", 1), ("bfloat16", 2), ("float16", 1)]
+    ("precision", "accumulation_steps", "r_drop", "bpe_dropout"),
+    [
+        ("float32", 1, 0.0, 0.0),
+        ("bfloat16", 2, 0.0, 0.0),
+        ("float16", 1, 0.0, 0.0),
+        ("float32", 1, 2.5, 0.2),
+    ],
 )
 def test_resumed_run_equals_an_uninterrupted_one(
-    tiny, tmp_path: Path, monkeypatch, precision: str, accumulation_steps: int
+    tiny, tmp_path: Path, monkeypatch, precision: str, accumulation_steps: int, r_drop, bpe_dropout
 ) -> None:
     """From a copy of the folder at step 10, with dropout: the GPU's random generator matters.
 
     Within a tolerance: the GPU adds up the gradients of embeddings in no fixed order.
     """
     settings = {"precision": precision, "accumulation_steps": accumulation_steps}
+    settings |= {"r_drop": r_drop, "average_checkpoints": 2 if bpe_dropout else None}
     config = tiny("transformer", dropout=0.3, ema_decay=0.9, schedule="constant", **settings)
+    if bpe_dropout:
+        tokenizer = {"kind": "bpe", "vocab_size": 330, "dropout": bpe_dropout}
+        config = Config.model_validate(config.model_dump() | {"tokenizer": tokenizer})
     original = checkpoint.save
 
     def save(
-        folder: Path, progress: checkpoint.Progress, train_step: TrainStep, writer: Writer
+        folder: Path,
+        progress: checkpoint.Progress,
+        train_step: TrainStep,
+        writer: Writer,
+        file_checksums: Mapping[str, str],
     ) -> None:
-        original(folder, progress, train_step, writer)
+        original(folder, progress, train_step, writer, file_checksums)
         writer.wait()
         if progress.step == 10:
             shutil.copytree(folder, tmp_path / "run")

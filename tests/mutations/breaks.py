@@ -24,6 +24,9 @@ BEAM = "tests/search/test_beam.py"
 GREEDY = "tests/search/test_greedy.py"
 SAMPLE = "tests/search/test_sample.py"
 OBJECTIVE = "tests/training/test_objective.py"
+AVERAGE = "tests/training/test_average.py"
+BPE_DROPOUT = "tests/text/test_bpe_dropout.py"
+BPE_DROPOUT_RUN = "tests/training/test_bpe_dropout.py"
 STEP = "tests/training/test_step.py"
 LOOP = "tests/training/test_loop.py"
 RESUME = "tests/training/test_resume.py"
@@ -642,9 +645,121 @@ BREAKS: list[Break] = [
                 "is_token = torch.ones_like(labels, dtype=torch.bool)",
             ),
             "loss: label smoothing spares the label": ("smoothing - 1)", "-1.0)"),
+            "r-drop: the divergence is counted once, not once a pass": (
+                "torch.cat([kl_first, kl_second])",
+                "torch.cat([kl_first, 0 * kl_second])",
+            ),
+            "r-drop: the gradient ignores the other pass": (
+                "ratio.add_(1 - kl_first).mul_(first).sub_(second)",
+                "ratio.add_(-kl_first).mul_(first)",
+            ),
+            "r-drop: a chunk has the rows of one pass": (
+                "(x[:, rows].flatten(0, 1) for x in by_pass)",
+                "(x.flatten(0, 1)[passes * start :][: passes * chunk_rows] for x in by_pass)",
+            ),
             "loss: the gradient lacks the label": (
                 "probs.scatter_add_(1, chunk_labels, label_part)",
                 "probs",
+            ),
+        },
+    ),
+    *in_file(
+        "text/bpe_dropout.py",
+        BPE_DROPOUT,
+        breaks={
+            "bpe-dropout: the last of the best pairs is merged": (
+                "at = candidates.argmin(1)",
+                "at = candidates.shape[1] - 1 - candidates[:, ::-1].argmin(1)",
+            ),
+            "bpe-dropout: the pair before a merged one keeps its rank": (
+                "for left in (at - 1, at):",
+                "for left in (at,):",
+            ),
+            "bpe-dropout: validation's segmentation has dropout": (
+                "probability[repeats.cumsum() - repeats] = 0.0",
+                "pass",
+            ),
+            "bpe-dropout: every epoch has the same segmentations": (
+                "side.draw(self.generator(number, stream))",
+                "side.draw(self.generator(0, stream))",
+            ),
+            "bpe-dropout: only the side that is too long loses its dropout": (
+                "too_long = np.any([side.lengths(rows) > limit for side, rows, limit in by_side], axis=0)",
+                "too_long = by_side[0][0].lengths(drawn[0]) > self.limits[0]",
+            ),
+            "bpe-dropout: the longest epoch does not fit": (
+                "np.maximum.reduceat(self.sizes",
+                "np.minimum.reduceat(self.sizes",
+            ),
+        },
+    ),
+    *in_file(
+        "text/batch.py",
+        BPE_DROPOUT,
+        breaks={
+            "batch: a pair of another epoch exceeds its bucket": (
+                "bucket_of = np.maximum(bucket_of, np.searchsorted(longest, side))",
+                "pass",
+            ),
+            "batch: other ids are in other memory": (
+                "tensor[: len(array)].copy_(torch.from_numpy(array))",
+                "tensor.set_(torch.from_numpy(array))",
+            ),
+        },
+    ),
+    *in_file(
+        "training/loop.py",
+        BPE_DROPOUT_RUN,
+        breaks={
+            "bpe-dropout: the device keeps the first epoch": (
+                "self.train_step.data.update(data)",
+                "pass",
+            ),
+        },
+    ),
+    *in_file(
+        "training/snapshots.py",
+        AVERAGE,
+        breaks={
+            "average: the sum is not divided": ("(total[name] / len(steps))", "total[name]"),
+            "average: weights that the last checkpoint needs are deleted": (
+                "kept = {path, *(path_of(folder, step) for step in earlier)}",
+                "kept = {path, *(path_of(folder, step) for step in earlier[1:])}",
+            ),
+            "average: the files of a finished run stay": ("files.remove(path)", "pass"),
+        },
+    ),
+    *in_file(
+        "training/average.py",
+        AVERAGE,
+        breaks={
+            "average: a worse one is saved": (
+                "    if gain >= 0:\n        record",
+                "    if True:\n        record",
+            ),
+            "average: one that is as good is not saved": (
+                "    if gain >= 0:\n        record",
+                "    if gain > 0:\n        record",
+            ),
+        },
+    ),
+    *in_file(
+        "training/checkpoint.py",
+        AVERAGE,
+        breaks={
+            "average: damaged weights are noticed at the end only": (
+                'check_snapshots(folder, record["averaged_steps"], train_step)',
+                "pass",
+            ),
+        },
+    ),
+    *in_file(
+        "training/warm_start.py",
+        BPE_DROPOUT_RUN,
+        breaks={
+            "bpe-dropout: it counts as a part of a reused vocabulary": (
+                'vocabulary_keys - {"dropout"}',
+                "vocabulary_keys",
             ),
         },
     ),
@@ -805,12 +920,12 @@ BREAKS: list[Break] = [
         RESUME,
         breaks={
             "resume: every epoch has the same order": (
-                "self.batches = self.sampler.epoch(progress.epoch)\n        # On",
-                "self.batches = self.sampler.epoch(0)\n        # On",
+                "self.batches = self.sampler.epoch(epoch)",
+                "self.batches = self.sampler.epoch(0)",
             ),
             "loop: the last weights are saved, not the best": (
-                "        if is_best:\n            record",
-                "        if True:\n            record",
+                "        if is_best:\n            self.writer",
+                "        if True:\n            self.writer",
             ),
         },
     ),

@@ -15,6 +15,7 @@ TESTS: dict[str, tuple[tuple[str, ...], ...]] = {
     ),
     "signals.py": (("tests/test_signals.py",), ("tests/training/test_resume.py", "tests/faults")),
     "training/checkpoint.py": (("tests/training/test_resume.py",), ("tests/faults",)),
+    "training/snapshots.py": (("tests/training/test_average.py",), ("tests/faults",)),
     "training/folder.py": (
         ("tests/training/test_resume.py",),
         ("tests/stories/test_same_data.py", "tests/faults"),

@@ -71,6 +71,121 @@ def test_cross_entropy_equals_pytorch(
         torch.testing.assert_close(one, two)
 
 
+# --- R-Drop ---------------------------------------------------------------------------------------
+
+
+def naive_r_drop(
+    logits: torch.Tensor, labels: torch.Tensor, smoothing: float, r_drop: float
+) -> torch.Tensor:
+    """(H1 + H2) / 2 + r_drop (KL(p1 || p2) + KL(p2 || p1)) / 2, in whole log-probabilities."""
+    one, two = (half.log_softmax(-1)[labels != 0] for half in logits.chunk(2))
+    losses = [
+        torch.nn.functional.cross_entropy(half, labels, ignore_index=0, label_smoothing=smoothing)
+        for half in logits.chunk(2)
+    ]
+    divergences = (one.exp() * (one - two)).sum(-1) + (two.exp() * (two - one)).sum(-1)
+    return sum(losses) / 2 + r_drop * divergences.mean() / 2
+
+
+@pytest.mark.parametrize("chunk_rows", [7, 1024])
+@pytest.mark.parametrize("biased", [True, False])
+@pytest.mark.parametrize("smoothing", [0.0, 0.1])
+@pytest.mark.parametrize("frozen", [True, False])
+def test_r_drop_equals_naive_autograd(
+    frozen: bool, smoothing: float, biased: bool, chunk_rows: int, monkeypatch
+) -> None:
+    """Loss and every gradient, with padding and a loss scale, in one chunk and in several."""
+    monkeypatch.setitem(module.CHUNK_ROWS, "cpu", chunk_rows)
+    random = torch.Generator().manual_seed(5)
+    sizes = [(62, 5), (13, 5), (13,)][: 3 if biased else 2]
+    tensors = [torch.randn(s, generator=random, dtype=torch.double) for s in sizes]
+    trainable = tensors[: 1 if frozen else 3]
+    for tensor in trainable:
+        tensor.requires_grad_()
+    features, weight, *bias = tensors
+    labels = torch.randint(0, 13, (31,), generator=random)
+    assert (labels == 0).any()
+    arguments = (features, weight, bias[0] if bias else None, labels.repeat(2), smoothing)
+    ours = cross_entropy(*arguments, torch.tensor(4.0), 2.5)
+    logits = torch.nn.functional.linear(features, weight, *bias)
+    theirs = naive_r_drop(logits, labels, smoothing, 2.5)
+    assert theirs > 1.5 * cross_entropy(*arguments)
+    torch.testing.assert_close(ours, 4 * theirs)
+    for one, two in zip(
+        torch.autograd.grad(ours * 3, trainable),
+        torch.autograd.grad(theirs * 12, trainable),
+        strict=True,
+    ):
+        torch.testing.assert_close(one, two)
+
+
+@pytest.mark.parametrize("tied", [True, False])
+def test_r_drop_of_a_model_equals_naive_autograd(tiny, family: str, tied: bool) -> None:
+    """Two passes with dropout: every gradient, also of a matrix that is embedding and projection."""
+    table = tiny(family).model
+    tie = {"tie_embeddings": tied} if "tie_embeddings" in type(table).model_fields else {}
+    torch.manual_seed(3)
+    model = build(table.model_copy(update=tie), 13, 13, True).double()
+    batch = EncodedPairs(SOURCE, TARGET).batch([0, 1, 2])
+    torch.manual_seed(7)
+    loss = objective(model, batch, 0.1, 2.0, 1.5)
+    torch.manual_seed(7)
+    doubled = batch.repeat(2)
+    assert len(doubled.source) == 6
+    logits = model(doubled.source, doubled.source_mask, doubled.target)
+    expected = naive_r_drop(logits.flatten(0, 1), batch.labels.flatten(), 0.1, 1.5)
+    assert not torch.equal(*logits.chunk(2))
+    torch.testing.assert_close(loss, 2 * expected)
+    parameters = [p for p in model.parameters() if p.requires_grad]
+    for one, two in zip(
+        torch.autograd.grad(loss, parameters),
+        torch.autograd.grad(2 * expected, parameters),
+        strict=True,
+    ):
+        torch.testing.assert_close(one, two)
+
+
+@pytest.mark.parametrize("smoothing", [0.0, 0.1])
+def test_r_drop_without_dropout_is_the_plain_loss(tiny, family: str, smoothing: float) -> None:
+    torch.manual_seed(3)
+    model = build(tiny(family).model, 11, 13, False).eval()
+    batch = EncodedPairs(SOURCE, TARGET).batch([0, 1, 2])
+    parameters = [p for p in model.parameters() if p.requires_grad]
+    plain, r_drop = (objective(model, batch, smoothing, 1.0, value) for value in (0.0, 5.0))
+    torch.testing.assert_close(plain, r_drop)
+    for one, two in zip(
+        torch.autograd.grad(plain, parameters),
+        torch.autograd.grad(r_drop, parameters),
+        strict=True,
+    ):
+        torch.testing.assert_close(one, two, rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.float32])
+def test_divergence_of_improbable_tokens_is_finite(dtype: torch.dtype) -> None:
+    """Probabilities that underflow to 0 in one of the passes, or in both."""
+    logits = torch.tensor([[200.0, 0.0, -200.0], [0.0, 200.0, -200.0]], dtype=dtype)
+    divergences, gradient = module.mutual_divergence(logits, logits.softmax(-1), torch.float32)
+    assert divergences[:, 0].tolist() == [200.0, 200.0]
+    torch.testing.assert_close(gradient, torch.tensor([[1.0, -1.0, 0.0], [-1.0, 1.0, 0.0]]))
+
+
+def test_small_divergence_in_float16_keeps_its_digits() -> None:
+    """Computed in float32: in float16, log-probabilities near -8 have steps of 1/128."""
+    random = torch.Generator().manual_seed(5)
+    one = torch.randn(7, 1009, generator=random)
+    two = one + torch.randn(7, 1009, generator=random) / 16
+    logits = torch.cat([one, two]).half()
+    exact = logits.double().log_softmax(-1)
+    p, q = exact.chunk(2)
+    expected = torch.cat([p.exp() * (p - q), q.exp() * (q - p)]).sum(-1).float()
+    divergences, _ = module.mutual_divergence(logits, logits.softmax(-1), torch.float32)
+    torch.testing.assert_close(divergences[:, 0], expected, rtol=0.02, atol=0)
+
+
+# --- half precision, padding ----------------------------------------------------------------------
+
+
 def test_probability_zero_has_a_finite_loss() -> None:
     features = torch.tensor([[1000.0], [0.0]], requires_grad=True)
     weight = torch.tensor([[0.0], [1.0], [0.0]], requires_grad=True)
@@ -106,7 +221,8 @@ def test_probability_zero_in_float16() -> None:
     assert loss.item() == pytest.approx(24 * math.log(2))
 
 
-def test_padding_changes_nothing(tiny, family: str) -> None:
+@pytest.mark.parametrize("r_drop", [0.0, 2.5])
+def test_padding_changes_nothing(tiny, family: str, r_drop: float) -> None:
     """Neither its amount nor its ids change loss or gradients."""
     torch.manual_seed(3)
     model = build(tiny(family).model, 11, 13, False).eval()
@@ -119,7 +235,7 @@ def test_padding_changes_nothing(tiny, family: str) -> None:
     results = []
     for padded in batch, wide:
         model.zero_grad()
-        loss = objective(model, padded, 0.1)
+        loss = objective(model, padded, 0.1, 1.0, r_drop)
         loss.backward()
         results.append((loss.item(), [p.grad.clone() for p in model.parameters()]))
     assert results[0][0] == pytest.approx(results[1][0], rel=1e-5)

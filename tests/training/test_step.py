@@ -9,6 +9,7 @@ import torch
 
 from regard.errors import UserError
 from regard.models import build
+from regard.models.dropout import Dropout
 from regard.models.weights import state_tensors
 from regard.text.batch import BatchSampler, BatchSpec, DeviceDataset, EncodedPairs
 from regard.training import checkpoint, step
@@ -89,13 +90,16 @@ def _no_gpu(monkeypatch) -> None:
     monkeypatch.setattr(step, "forbid_host_sync", contextlib.nullcontext)
 
 
-def test_replayed_steps_give_the_same_weights(make, data, family: str, monkeypatch) -> None:
+@pytest.mark.parametrize("r_drop", [0.0, 2.5])
+def test_replayed_steps_give_the_same_weights(
+    make, data, family: str, monkeypatch, r_drop: float
+) -> None:
     monkeypatch.setattr(step, "CapturedStep", FakeGraph)
     monkeypatch.setattr(FakeGraph, "count", 0)
     sampler = BatchSampler(data, 40, 4, seed=1, bucket_shapes=2)
     batches = [batch for epoch in range(3) for batch in sampler.epoch(epoch)]
-    replayed = make(family, graphs=True, ema_decay=0.9)
-    eager = make(family, ema_decay=0.9)
+    replayed = make(family, graphs=True, ema_decay=0.9, r_drop=r_drop)
+    eager = make(family, ema_decay=0.9, r_drop=r_drop)
     assert_close(run_steps(eager, batches), run_steps(replayed, batches))
     assert_close(state_tensors(eager.ema_model), state_tensors(replayed.ema_model))
     assert replayed.mean_loss() == pytest.approx(eager.mean_loss())
@@ -224,6 +228,29 @@ def test_accumulated_batches_equal_one_large_batch(make, data, family: str) -> N
     assert_close(state_tensors(whole.ema_model), state_tensors(accumulated.ema_model))
 
 
+def test_r_drop_with_accumulation(make, data, family: str, monkeypatch) -> None:
+    """Batches of different sizes, in two passes that differ in a known way, equal one large batch."""
+
+    def perturb(self: Dropout, x: torch.Tensor) -> torch.Tensor:
+        first, second = x.chunk(2)
+        return torch.cat([first, 0.7 * second])
+
+    monkeypatch.setattr(Dropout, "forward", perturb)
+    rows = [[0, 1, 2], list(range(3, 20)), list(range(20, 29))]
+    sampler = BatchSampler(data, 10**6, 29, seed=1)
+    settings = {"r_drop": 2.5, "label_smoothing": 0.1}
+    whole, without = make(family, **settings), make(family, **settings | {"r_drop": 1e-9})
+    accumulated = make(family, accumulation_steps=3, **settings)
+    for number in range(3):
+        accumulated([sampler._exact_spec(part) for part in rows], 0.01, number)
+        for train_step in (whole, without):
+            train_step([sampler._exact_spec([row for part in rows for row in part])], 0.01, number)
+        assert accumulated.mean_loss() == pytest.approx(whole.mean_loss(), rel=1e-5)
+    assert_close(state_tensors(whole.model), state_tensors(accumulated.model))
+    other = state_tensors(without.model)  # the divergence matters
+    assert any(not torch.allclose(x, other[k]) for k, x in state_tensors(whole.model).items())
+
+
 def test_accumulation_with_graphs(make, data, family: str, monkeypatch) -> None:
     """One graph for each shape, which adds up gradients, and one for the update."""
     monkeypatch.setattr(step, "CapturedStep", FakeGraph)
@@ -259,11 +286,12 @@ def scale_loss(train_step: TrainStep, **options: Any) -> TrainStep:
     return train_step
 
 
-@pytest.mark.parametrize("count", [1, 2])
-def test_scaled_training_equals_unscaled(make, data, family: str, count: int) -> None:
+@pytest.mark.parametrize(("count", "r_drop"), [(1, 0.0), (2, 0.0), (1, 2.5)])
+def test_scaled_training_equals_unscaled(make, data, family: str, count: int, r_drop) -> None:
     """Bit for bit: a power of two changes no digit, and the scale grows every third step."""
     batches = BatchSampler(data, 40, 5, seed=1).epoch(0)[:8]
     options = {"label_smoothing": 0.1, "ema_decay": 0.9, "accumulation_steps": count}
+    options |= {"r_drop": r_drop}
     plain, scaled = make(family, **options), make(family, **options)
     scale_loss(scaled, init_scale=2.0**10, growth_interval=3)
     for train_step in (plain, scaled):

@@ -171,6 +171,9 @@ class Training(Table):
     """Maximum gradient norm; a large value, such as 1e9, never clips."""
     label_smoothing: float = Field(default=0.0, ge=0, lt=1)
     """Probability that the training objective spreads over all tokens; reported losses are unsmoothed."""
+    r_drop: float = Field(default=0.0, ge=0, le=1000)
+    """R-Drop: each batch goes through the model twice, with different dropout, and this times the divergence
+    of the two predictions is added to the loss. 2.5 is the paper's alpha = 5; a step costs twice as much."""
     ema_decay: float | None = Field(default=None, gt=0, lt=1)
     """Decay of an exponential moving average of the weights (0.99, say); if set, the average is what is
     validated and saved."""
@@ -188,6 +191,9 @@ class Training(Table):
     """How the best checkpoint is selected: lowest validation loss, or highest BLEU (lower-cased; on
     tokens, if the data are preprocessed) of greedy translations of the validation set. A model that overfits
     a small corpus still improves in BLEU after its validation loss rises."""
+    average_checkpoints: int | None = Field(default=None, ge=2, le=1000)
+    """At the end, average the weights of this many last validations (of their moving averages, with
+    ema_decay); the average is saved if it is at least as good as the best checkpoint by checkpoint_metric."""
     patience: int | None = Field(default=None, ge=1, le=10**6)
     """Early stopping: stop after this many validations without improvement."""
     keep_last: bool = False

@@ -339,6 +339,9 @@ class Bpe(TrainedTokenizer):
     """One vocabulary for both sides, or one for each."""
     vocab_size: int = Field(default=8000, ge=300, le=10**6)
     """Vocabulary size; includes the 256 bytes, so no text is unknown."""
+    dropout: float = Field(default=0.0, ge=0, lt=1)
+    """BPE-dropout: in training, each merge of a word is skipped with this probability (0.1, say), so that a
+    word has several segmentations. Validation and translation never skip any."""
 
 
 class PretrainedTokenizer(TokenizerConfig):

@@ -26,6 +26,10 @@ class Batch:
     def to(self, device: torch.device | str) -> "Batch":
         return type(self)(*(getattr(self, f.name).to(device) for f in fields(self)))
 
+    def repeat(self, times: int) -> "Batch":
+        """All pairs, then all of them again, and so on."""
+        return type(self)(*(getattr(self, f.name).repeat(times, 1) for f in fields(self)))
+
     @property
     def num_tokens(self) -> int:
         """Number of target tokens to predict: EOS counts, padding does not."""
@@ -118,6 +122,18 @@ def pad(
     return torch.from_numpy(ids), torch.arange(length) < lengths[:, None]
 
 
+def concatenate_rows(
+    rows: TokenIds, dummy: list[int]
+) -> tuple[Int[np.ndarray, " tokens"], Int[np.ndarray, " rows"], Int[np.ndarray, " rows"]]:
+    """(the tokens of all rows and of the row `dummy` after them, where each row starts, its length)"""
+    ragged = rows if isinstance(rows, RaggedArray) else RaggedArray.from_rows(rows)
+    # PAD after the last token: an empty last row starts there, and its index must exist.
+    values = np.concatenate([ragged.values, np.array([*dummy, PAD], dtype=np.int32)])
+    lengths = np.append(np.diff(ragged.offsets), len(dummy))
+    starts, lengths = (array.astype(np.int64) for array in (ragged.offsets, lengths))
+    return values.astype(np.int32, copy=False), starts, lengths
+
+
 @dataclass(frozen=True)
 class RaggedTensor:
     """Rows of different lengths, concatenated in one tensor, so that batches are gathered on the device."""
@@ -128,18 +144,19 @@ class RaggedTensor:
 
     @classmethod
     def from_rows(
-        cls, rows: TokenIds, dummy: list[int], device: torch.device | str
+        cls, rows: TokenIds, dummy: list[int], device: torch.device | str, capacity: int = 0
     ) -> "RaggedTensor":
-        """The given rows, followed by the row `dummy`."""
-        ragged = rows if isinstance(rows, RaggedArray) else RaggedArray.from_rows(rows)
-        # PAD after the last token: an empty last row starts there, and its index must exist.
-        values = np.concatenate([ragged.values, np.array([*dummy, PAD], dtype=np.int32)])
-        starts = ragged.offsets
-        lengths = np.append(np.diff(ragged.offsets), len(dummy))
-        return cls(
-            torch.from_numpy(values.astype(np.int32, copy=False)).to(device),
-            *(torch.from_numpy(x.astype(np.int64)).to(device) for x in (starts, lengths)),
-        )
+        """The given rows, followed by the row `dummy`; `update` may give them up to `capacity` tokens."""
+        values, starts, lengths = concatenate_rows(rows, dummy)
+        unused = max(capacity + len(dummy) + 1 - len(values), 0)
+        arrays = np.pad(values, (0, unused), constant_values=PAD), starts, lengths
+        return cls(*(torch.from_numpy(array).to(device) for array in arrays))
+
+    def update(self, rows: TokenIds, dummy: list[int]) -> None:
+        """Other rows, as many as before, in the same memory: CUDA graphs have its addresses."""
+        tensors = self.values, self.starts, self.lengths
+        for tensor, array in zip(tensors, concatenate_rows(rows, dummy), strict=True):
+            tensor[: len(array)].copy_(torch.from_numpy(array))
 
     def gather(
         self, rows: Int[Tensor, " batch"], length: int
@@ -157,10 +174,23 @@ class DeviceDataset:
     Row `len(data)` is a dummy pair that fills up a batch: a source to encode, no labels.
     """
 
-    def __init__(self, data: EncodedPairs, device: torch.device | str) -> None:
+    def __init__(
+        self,
+        data: EncodedPairs,
+        device: torch.device | str,
+        capacity: tuple[int, int] = (0, 0),
+    ) -> None:
+        """`capacity`: how many tokens sources and targets may have after an `update`."""
         self.num_pairs = len(data)
-        self.source = RaggedTensor.from_rows(data.source, [EOS], device)
-        self.target = RaggedTensor.from_rows(data.target, [], device)
+        source, target = capacity
+        self.source = RaggedTensor.from_rows(data.source, [EOS], device, source)
+        self.target = RaggedTensor.from_rows(data.target, [], device, target)
+
+    def update(self, data: EncodedPairs) -> None:
+        """The same pairs with other ids, in the same memory."""
+        assert len(data) == self.num_pairs
+        self.source.update(data.source, [EOS])
+        self.target.update(data.target, [])
 
     def batch(self, rows: Int[Tensor, " batch"], source_length: int, target_length: int) -> Batch:
         """The pairs at indices `rows`, each side padded to the given length."""
@@ -204,6 +234,8 @@ class BatchSampler:
     seed: int
     bucket_shapes: int | None = None
     random: bool = False
+    fixed_buckets: "Buckets | None" = None
+    """Instead of those with the least padding for `data`: of several epochs, whose lengths differ."""
 
     @cached_property
     def lengths(self) -> list[tuple[int, int]]:
@@ -211,12 +243,7 @@ class BatchSampler:
 
     @cached_property
     def buckets(self) -> "Buckets":
-        """The bucket shapes, at most `bucket_shapes`, with the least padding over SIDE_RATIOS."""
-        sizes = np.array([(source, target + 1) for target, source in self.lengths])
-        candidates = (
-            choose_buckets(sizes, ratios, self.bucket_shapes or 1) for ratios in SIDE_RATIOS
-        )
-        return min(candidates, key=lambda buckets: buckets.padded_tokens)
+        return self.fixed_buckets or Buckets.choose(self.lengths, self.bucket_shapes or 1)
 
     def count_tokens(self, spec: BatchSpec) -> int:
         """Number of target tokens to predict: EOS counts, padding does not."""
@@ -263,7 +290,7 @@ class BatchSampler:
         Leftover rows go to the next larger bucket; the last batch of all is filled up with dummy rows.
         """
         members: list[list[int]] = [[] for _ in self.buckets.shapes]
-        bucket_of = self.buckets.bucket_of.tolist()
+        bucket_of = self.buckets.assign(padded_sizes(self.lengths)).tolist()
         for row in shuffled:
             members[bucket_of[row]].append(row)
         leftover: list[int] = []
@@ -285,15 +312,44 @@ SIDE_RATIOS = ((1.0, 1.0), (1.0, 0.75), (1.0, 0.5), (1.0, 0.35), (0.75, 1.0), (0
 
 @dataclass(frozen=True)
 class Buckets:
-    """(source length, target length) of each bucket, both increasing, and the bucket of each pair."""
+    """(source length, target length) of each bucket, both increasing.
+
+    A pair's size is max(source / ratios[0], target / ratios[1]); buckets are intervals of that size up to
+    each of `limits`.
+    """
 
     shapes: list[tuple[int, int]]
-    bucket_of: Int[np.ndarray, " pairs"]
+    limits: list[int]
+    ratios: tuple[float, float]
 
-    @property
-    def padded_tokens(self) -> int:
+    @classmethod
+    def choose(cls, lengths: Sequence[tuple[int, int]], max_buckets: int) -> "Buckets":
+        """At most `max_buckets`, with the least padding over SIDE_RATIOS, for (target, source) lengths."""
+        sizes = padded_sizes(lengths)
+        candidates = (choose_buckets(sizes, ratios, max_buckets) for ratios in SIDE_RATIOS)
+        return min(candidates, key=lambda buckets: buckets.count_padded_tokens(sizes))
+
+    def count_padded_tokens(self, sizes: Int[np.ndarray, "pairs sides"]) -> int:
         """Total number of tokens, padding included."""
-        return int(np.array(self.shapes).sum(1)[self.bucket_of].sum())
+        return int(np.array(self.shapes).sum(1)[self.assign(sizes)].sum())
+
+    def assign(self, sizes: Int[np.ndarray, "pairs sides"]) -> Int[np.ndarray, " pairs"]:
+        """The bucket of each pair: that of its size, or the next in which both of its sides fit."""
+        bucket_of = np.searchsorted(self.limits, pair_sizes(sizes, self.ratios))
+        for side, longest in zip(sizes.T, zip(*self.shapes, strict=True), strict=True):
+            bucket_of = np.maximum(bucket_of, np.searchsorted(longest, side))
+        return bucket_of
+
+
+def padded_sizes(lengths: Sequence[tuple[int, int]]) -> Int[np.ndarray, "pairs sides"]:
+    """(source, target) lengths in a batch, of (target, source) lengths in tokens."""
+    return np.array([(source, target + 1) for target, source in lengths])
+
+
+def pair_sizes(
+    sizes: Int[np.ndarray, "pairs sides"], ratios: tuple[float, float]
+) -> Int[np.ndarray, " pairs"]:
+    return np.ceil((sizes / np.array(ratios)).max(1)).astype(int)
 
 
 def choose_buckets(
@@ -304,17 +360,16 @@ def choose_buckets(
 ) -> Buckets:
     """At most `max_buckets` buckets for pairs of the given (source, target) lengths.
 
-    A pair's size is max(source / ratios[0], target / ratios[1]); buckets are intervals of that size,
-    and each side of a bucket is only as long as its longest member.
+    Each side of a bucket is only as long as its longest member.
     """
-    size = np.ceil((sizes / np.array(ratios)).max(1)).astype(int)
+    size = pair_sizes(sizes, ratios)
     limits = choose_lengths(np.bincount(size), max_buckets, multiple)
     bucket_of = np.searchsorted(limits, size)
     longest = np.array([sizes[bucket_of <= bucket].max(0) for bucket in range(len(limits))])
     # GPUs are faster with multiples; but a length beyond every text may exceed a position table.
     rounded = np.where(longest > multiple, -(-longest // multiple) * multiple, longest)
     shapes = np.minimum(rounded, sizes.max(0))
-    return Buckets([(int(source), int(target)) for source, target in shapes], bucket_of)
+    return Buckets([(int(source), int(target)) for source, target in shapes], limits, ratios)
 
 
 def choose_lengths(counts: np.ndarray, max_lengths: int, multiple: int = 4) -> list[int]:

@@ -143,6 +143,11 @@ class BpeTokenizer(Tokenizer):
         for word, encoding in zip(new, encodings, strict=True):
             self.word_ids[word] = [first + index for index in encoding.ids]
 
+    def split_word(self, word: str) -> list[str]:
+        """The parts of one of `split_words` that no merge crosses, in the byte-level alphabet."""
+        assert self.backend.pre_tokenizer is not None
+        return [part for part, _ in self.backend.pre_tokenizer.pre_tokenize_str(" " + word)]
+
     def detokenize(self, pieces: Iterable[str]) -> str:
         return self.byte_decoder.decode(list(pieces)).removeprefix(" ")
 
@@ -233,7 +238,8 @@ class TokenizerPair:
         kind = TOKENIZERS[table.kind]
         source = [pair[0] for pair in pairs]
         target = [pair[1] for pair in pairs]
-        options = table.model_dump(exclude={"kind", "joint", "max_tokens", "source_eos", "reuse"})
+        not_vocabulary = {"kind", "joint", "max_tokens", "source_eos", "reuse", "dropout"}
+        options = table.model_dump(exclude=not_vocabulary)
         if table.joint:
             both = kind.train(source + target, symbols, **options)
             return cls(both, both, table.max_tokens, table.source_eos)

@@ -22,8 +22,12 @@ def build_card(
     progress: Progress,
     data: Corpus,
     start: dict[str, Any],
+    average: dict[str, Any] | None,
 ) -> dict[str, Any]:
-    """The card of a run. `start`: the environment it started in, and its warm start if it had one."""
+    """The card of a run. `start`: the environment it started in, and its warm start if it had one.
+
+    `average`: the validation of the average of checkpoints, if there was one.
+    """
     return {
         "config": config.model_dump(mode="json"),
         "seed": config.seed,
@@ -46,6 +50,7 @@ def build_card(
             "training_seconds": progress.seconds,
             "tokens_per_second": progress.tokens / progress.seconds,
         },
+        "average": average,
     }
 
 

@@ -3,9 +3,9 @@
 It is dropped once a run is finished, unless training.keep_last asks to keep it.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 
 import torch
@@ -15,6 +15,7 @@ from torch.optim import AdamW
 from regard import checksums, documents, files, schemas
 from regard.errors import UserError
 from regard.models import Model, weights
+from regard.training import snapshots
 from regard.training.device import get_rng_states, set_rng_states
 from regard.training.step import TrainStep
 from regard.training.writer import Writer
@@ -45,6 +46,8 @@ class Progress:
     metrics_bytes: int = 0
     """Length of metrics.jsonl when this was written."""
     finished: bool = False
+    averaged_steps: list[int] = field(default_factory=list)
+    """The last validations, whose weights are averaged at the end: see `regard.training.snapshots`."""
 
 
 def save(
@@ -69,10 +72,14 @@ def restore(folder: Path, train_step: TrainStep) -> Progress:
     tensors, record = weights.read(path)
     if "loss_steps" not in record and "loss_sum" not in tensors:  # version 0.2.0: averaged anew
         record["loss_steps"], tensors["loss_sum"] = 0, torch.zeros(())
+    record.setdefault("averaged_steps", [])  # an earlier version did not average
     check_tensors(path, tensors, collect_tensors(train_step))
     try:
         documents.check(record, schemas.Progress)
+        check_snapshots(folder, record["averaged_steps"], train_step)
         set_rng_states(train_step.device, select_prefix(tensors, RNG))
+    except UserError:
+        raise
     except (ValueError, TypeError, RuntimeError) as error:
         raise UserError(f"{path} is not a checkpoint of this version of regard: {error}") from None
     with torch.no_grad():
@@ -83,8 +90,16 @@ def restore(folder: Path, train_step: TrainStep) -> Progress:
     train_step.sync_compute_model()
     checksums.warn_of_changed_config(folder, record.get("files", {}))
     # A score before the first validation is infinite, for which JSON has no number: its default.
-    names = {field.name for field in fields(Progress) if record[field.name] is not None}
+    names = {each.name for each in fields(Progress) if record[each.name] is not None}
     return Progress(**{name: record[name] for name in names})
+
+
+def check_snapshots(folder: Path, steps: Sequence[int], train_step: TrainStep) -> None:
+    """Raise an error unless the weights of all these steps are complete, now and not at the end."""
+    expected = weights.saved_tensors(train_step.ema_model)
+    for step in steps:
+        path = snapshots.path_of(folder, step)
+        check_tensors(path, weights.read(path)[0], expected)
 
 
 def verify_files(folder: Path) -> None:
@@ -94,6 +109,7 @@ def verify_files(folder: Path) -> None:
 
 def drop(folder: Path) -> None:
     """Delete the state: a finished run is used without it."""
+    snapshots.drop(folder)
     files.remove(folder / FILE)
     with suppress(OSError):  # it has other files, which are not ours
         (folder / FILE).parent.rmdir()

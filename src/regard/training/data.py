@@ -5,12 +5,13 @@ from dataclasses import replace
 from pathlib import Path
 
 from regard import documents
-from regard.config import Config, Data
+from regard.config import Bpe, Config, Data
 from regard.config.defaults import chosen_values, follow_data, follows_data
 from regard.display import Display
 from regard.errors import UserError
 from regard.text import cache, corpus
 from regard.text.batch import EncodedPairs
+from regard.text.bpe_dropout import BpeDropout
 from regard.text.checks import check_corpus
 from regard.text.corpus import Corpus
 from regard.text.tokenizer import TokenizerPair
@@ -92,3 +93,13 @@ def encode_split(
     display.print(f"{split}: skipped {len(encoded) - len(rows):,} pairs over {limit} tokens")
     short = EncodedPairs([encoded.source[r] for r in rows], [encoded.target[r] for r in rows])
     return [data[split][r] for r in rows], short
+
+
+def load_bpe_dropout(
+    config: Config, pairs: list[tuple[str, str]], tokenizers: TokenizerPair
+) -> BpeDropout | None:
+    """The segmentations of the training pairs, if `tokenizer.dropout` asks for several."""
+    table = config.tokenizer
+    if not isinstance(table, Bpe) or not table.dropout:
+        return None
+    return BpeDropout(pairs, tokenizers, table.dropout, config.seed)

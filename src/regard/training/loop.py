@@ -5,7 +5,7 @@ import time
 import warnings
 from collections.abc import Callable, Mapping
 from contextlib import closing
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,8 @@ from regard.errors import RegardWarning, UserError
 from regard.evaluation import Likelihood, aggregate, likelihoods
 from regard.models import Model, weights
 from regard.text.batch import BatchSampler, BatchSpec, EncodedPairs
-from regard.training import checkpoint
+from regard.text.bpe_dropout import BpeDropout
+from regard.training import checkpoint, snapshots
 from regard.training.checkpoint import Progress
 from regard.training.interrupt import Interrupted, catch_signals
 from regard.training.schedule import SCHEDULES, learning_rate
@@ -44,6 +45,8 @@ class TrainingLoop:
     bleu_name: str = "bleu_lower"
     """Which BLEU that is, in the log."""
     progress: Progress = field(default_factory=Progress)
+    bpe_dropout: BpeDropout | None = None
+    """Segments the training data anew in each epoch."""
     callbacks: tuple[Callback, ...] = ()
     file_checksums: Mapping[str, str] = field(default_factory=dict)
     """Of the files that the weights belong to: see `regard.checksums`."""
@@ -93,7 +96,7 @@ class TrainingLoop:
     def run(self) -> Progress:
         """Train until the last epoch is done or early stopping ends the run."""
         progress = self.progress
-        self.batches = self.sampler.epoch(progress.epoch)
+        self.start_epoch()
         if progress.batch >= len(self.batches):
             raise UserError(
                 f"{self.folder / checkpoint.FILE} does not match this run: {progress.batch:,} batches of an "
@@ -115,6 +118,15 @@ class TrainingLoop:
                     raise Interrupted(signals.received)
         return progress
 
+    def start_epoch(self) -> None:
+        """The batches of the current epoch; with BPE-dropout, its segmentations on the device, too."""
+        epoch = self.progress.epoch
+        if self.bpe_dropout is not None:
+            data = self.bpe_dropout.epoch(epoch)
+            self.train_step.data.update(data)
+            self.sampler = replace(self.sampler, data=data)
+        self.batches = self.sampler.epoch(epoch)
+
     def step(self) -> None:
         """One optimizer step, on the next batches; the last step of an epoch may have fewer."""
         progress = self.progress
@@ -126,7 +138,7 @@ class TrainingLoop:
         epoch_ends = progress.batch == len(self.batches)
         if epoch_ends:
             progress.epoch, progress.batch = progress.epoch + 1, 0
-            self.batches = self.sampler.epoch(progress.epoch)
+            self.start_epoch()
         # On a GPU only at the end of an epoch: reading the loss waits for all steps launched so far.
         on_gpu = self.train_step.learning_rate.is_cuda
         if epoch_ends or (progress.step % CHECK_EVERY == 0 and not on_gpu):
@@ -152,8 +164,8 @@ class TrainingLoop:
         train_loss = self.mean_loss()
         self.train_step.reset_loss()
         tokens_per_second = self.stop_clock()
-        likelihood = self.validation_likelihood()
-        bleu = self.compute_bleu(self.train_step.ema_model) if self.compute_bleu else None
+        model = self.train_step.ema_model
+        likelihood, bleu = self.validate_model(model)
         is_best = self.compare_with_best(likelihood.loss, bleu)
         patience = self.settings.patience
         stop_early = patience is not None and progress.validations_since_best >= patience
@@ -163,11 +175,16 @@ class TrainingLoop:
         if stop_early and not is_last:
             count = progress.validations_since_best
             self.display.print(f"early stopping: no improvement in {count} validations")
+        record = {"step": progress.step, "loss": likelihood.loss}
+        record |= {"files": dict(self.file_checksums)}
+        tensors = weights.saved_tensors(model)
         if is_best:
-            record = {"step": progress.step, "loss": likelihood.loss}
-            record |= {"files": dict(self.file_checksums)}
-            best = weights.saved_tensors(self.train_step.ema_model)
-            self.writer.save(self.folder / "model.safetensors", best, record)
+            self.writer.save(self.folder / "model.safetensors", tensors, record)
+        count = self.settings.average_checkpoints
+        if count is not None:
+            earlier = progress.averaged_steps
+            snapshots.save(self.folder, self.writer, tensors, record, earlier)
+            progress.averaged_steps = [*earlier, progress.step][-count:]
         self.write_checkpoint()
         self.start_clock()
 
@@ -197,15 +214,18 @@ class TrainingLoop:
         self.progress.seconds += seconds
         return (self.progress.tokens - tokens) / seconds
 
-    def validation_likelihood(self) -> Likelihood:
-        """Likelihood of the validation split; an error if its loss is not finite."""
+    def validate_model(self, model: Model) -> tuple[Likelihood, float | None]:
+        """(likelihood of the validation split; its BLEU, if that selects the best weights)
+
+        An error if the loss is not finite.
+        """
         max_tokens = 2 * self.settings.batch_tokens
-        likelihood = aggregate(likelihoods(self.train_step.ema_model, self.val, max_tokens))
+        likelihood = aggregate(likelihoods(model, self.val, max_tokens))
         if not math.isfinite(likelihood.loss):
             raise UserError(
                 f"the validation loss became {likelihood.loss} at step {self.progress.step}"
             )
-        return likelihood
+        return likelihood, self.compute_bleu(model) if self.compute_bleu else None
 
     def compare_with_best(self, loss: float, bleu: float | None) -> bool:
         """Whether these are the best weights so far, by BLEU or loss; updates `progress`."""
@@ -264,9 +284,10 @@ class TrainingLoop:
         self.progress.metrics_bytes = files.append(self.folder / "metrics.jsonl", line)
         if self.tensorboard:
             with files.report_errors(self.folder / TENSORBOARD):
+                prefix = "" if event["event"] == "validation" else f"{event['event']}/"
                 for name, value in event.items():
                     if isinstance(value, float):
-                        self.tensorboard.add_scalar(name, value, event["step"])
+                        self.tensorboard.add_scalar(prefix + name, value, event["step"])
                 self.tensorboard.flush()
         for callback in self.callbacks:
             callback(event)

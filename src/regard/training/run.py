@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,16 +16,19 @@ from regard.evaluation import greedy_bleu
 from regard.evaluation.metrics import headline_bleu
 from regard.models import Model, PretrainedCheckpoint, build, load_pretrained
 from regard.terminal import Console
-from regard.text.batch import BatchSampler, DeviceDataset
+from regard.text.batch import BatchSampler, Buckets, DeviceDataset
+from regard.text.bpe_dropout import BpeDropout
 from regard.text.corpus import Corpus
 from regard.text.tokenizer import TokenizerPair
 from regard.training import checkpoint, synthetic
 from regard.training.advice import advise
+from regard.training.average import validate_average
 from regard.training.card import build_card, describe_environment, write_card
 from regard.training.data import (
     LoadCorpus,
     describe_choices,
     encode_split,
+    load_bpe_dropout,
     load_data,
     load_once,
     load_tokenizers,
@@ -42,7 +46,7 @@ from regard.training.folder import (
 )
 from regard.training.loop import Callback, TrainingLoop
 from regard.training.step import TrainStep
-from regard.training.summary import describe_model, describe_schedule
+from regard.training.summary import describe_model, describe_regularisation, describe_schedule
 from regard.training.warm_start import SourceCheckpoint
 from regard.translator import Translator, load, read_config
 
@@ -135,12 +139,13 @@ def train_in_folder(
             else:
                 start_log(loop, config.seed, model, data, {**environment, **init, **made})
             progress = loop.run()
+            average = validate_average(loop)
     from_scratch = not config.is_pretrained and config.init is None
     warnings = [f"warning: {advice}" for advice in advise(loop, from_scratch)]
     display.print_all(warnings)
     # A run that was already finished was trained where it started, not where it is resumed.
     start = {**environment, **read_start_event(folder)}
-    card = build_card(config, model, progress, data.add_messages(warnings), start)
+    card = build_card(config, model, progress, data.add_messages(warnings), start, average)
     draw_examples(load(folder, device), data, folder / "examples")
     write_card(folder, card)
     clean_up(folder, config)
@@ -252,7 +257,8 @@ def build_loop(
     display: Display,
 ) -> TrainingLoop:
     """Encode the data and build the training loop."""
-    _, train = encode_split(data, "train", tokenizers, display)
+    train_pairs, train = encode_split(data, "train", tokenizers, display)
+    bpe_dropout = load_bpe_dropout(config, train_pairs, tokenizers)
     val_pairs, val = encode_split(data, "val", tokenizers, display)
     display.print(describe_model(config, tokenizers, model, len(train)))
     settings, is_cuda = config.training, device.startswith("cuda")
@@ -260,10 +266,14 @@ def build_loop(
     shapes = settings.bucket_shapes if is_cuda else None
     is_random = settings.batching == "random"
     batches = BatchSampler(train, *limits, config.seed, shapes, is_random)
+    if bpe_dropout is not None:
+        batches = vary_lengths(batches, bpe_dropout)
     display.print(describe_schedule(settings, batches, len(val), device, folder))
+    display.print_all(describe_regularisation(settings, bpe_dropout))
     dtype = select_dtype(settings.precision, device)
     cuda_graphs = is_cuda and can_capture_graphs(settings, model)
-    dataset = DeviceDataset(train, device)
+    capacity = (0, 0) if bpe_dropout is None else bpe_dropout.capacity
+    dataset = DeviceDataset(batches.data, device, capacity)
     train_step = TrainStep(model, settings, dataset, dtype, cuda_graphs, display.print)
 
     def compute_bleu(model: Model) -> float:
@@ -272,7 +282,17 @@ def build_loop(
 
     metric = compute_bleu if settings.checkpoint_metric == "bleu" else None
     bleu = (metric, headline_bleu(config.data))
-    return TrainingLoop(settings, train_step, batches, val, folder, display, *bleu)
+    loop = TrainingLoop(settings, train_step, batches, val, folder, display, *bleu)
+    loop.bpe_dropout = bpe_dropout
+    return loop
+
+
+def vary_lengths(sampler: BatchSampler, bpe_dropout: BpeDropout) -> BatchSampler:
+    """The sampler of the first epoch with BPE-dropout; its shapes are those of every epoch."""
+    data, buckets = bpe_dropout.epoch(0), None
+    if sampler.bucket_shapes and not sampler.random:
+        buckets = Buckets.choose(bpe_dropout.sampled_lengths, sampler.bucket_shapes)
+    return replace(sampler, data=data, fixed_buckets=buckets)
 
 
 def can_capture_graphs(settings: Training, model: Model) -> bool:

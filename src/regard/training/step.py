@@ -199,7 +199,8 @@ class TrainStep:
         """Loss, and gradients times the loss scale, in the dtype of `model`."""
         self.compute_model.train()
         scale = self.scaler.scale(torch.ones_like(self.learning_rate))
-        loss = objective(self.compute_model, batch, self.settings.label_smoothing, scale)
+        options = (self.settings.label_smoothing, scale, self.settings.r_drop)
+        loss = objective(self.compute_model, batch, *options)
         gradients = torch.autograd.grad(loss, self.compute_parameters, allow_unused=True)
         return loss.detach() / scale, cast_gradients(self.parameters, gradients)
 

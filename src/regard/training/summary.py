@@ -6,6 +6,7 @@ from pathlib import Path
 from regard.config import Config, Training
 from regard.models import Model
 from regard.text.batch import BatchSampler
+from regard.text.bpe_dropout import BpeDropout
 from regard.text.tokenizer import TokenizerPair
 
 
@@ -36,3 +37,18 @@ def describe_schedule(
         f"{length} on {device}, validated on {val_count:,} every {settings.validate_every:,}{stop}; "
         f"the run goes to {folder}"
     )
+
+
+def describe_regularisation(settings: Training, bpe_dropout: BpeDropout | None) -> list[str]:
+    """One line with what is on of R-Drop, BPE-dropout and checkpoint averaging; none if nothing is."""
+    parts = []
+    if settings.r_drop:
+        parts.append(f"R-Drop {settings.r_drop:g} (two passes over each batch)")
+    if bpe_dropout is not None:
+        parts.append(
+            f"BPE-dropout {bpe_dropout.dropout:g} ({bpe_dropout.words:,} words, sentences "
+            f"{bpe_dropout.growth:.0%} longer)"
+        )
+    if settings.average_checkpoints:
+        parts.append(f"average of the last {settings.average_checkpoints} checkpoints")
+    return [f"regularisation: {', '.join(parts)}"] if parts else []

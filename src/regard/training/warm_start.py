@@ -153,7 +153,7 @@ def check_tokenizer(old: Config, new: Config, name: str) -> None:
     if not new.tokenizer.reuse:
         return
     vocabulary_keys = set(type(new.tokenizer).model_fields) - set(TrainedTokenizer.model_fields)
-    for key in new.tokenizer.changed(*vocabulary_keys):
+    for key in new.tokenizer.changed(*vocabulary_keys - {"dropout"}):
         saved, given = (getattr(config.tokenizer, key) for config in (old, new))
         if saved != given:
             raise UserError(
