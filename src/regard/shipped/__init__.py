@@ -6,6 +6,8 @@ Each is a run folder with int8 weights, made by `python -m regard.shipped RUN FO
 import tomllib
 from pathlib import Path
 
+from regard import files
+
 FOLDER = Path(__file__).parent
 
 
@@ -19,5 +21,5 @@ def names() -> dict[str, str]:
 
 def find_run(run: str | Path) -> Path:
     """The folder of a run: `run` itself if it exists, else the shipped model of that name, if any."""
-    path = Path(run)
+    path = files.local_path(Path(run))
     return FOLDER / path if str(path) in names() and not path.exists() else path
