@@ -128,6 +128,7 @@ class Worker:
             self.next_push = time.monotonic() + SHARE * (time.monotonic() - start)
         log = self.log.read_text("utf-8", errors="replace")
         if exit_code is not None:
+            processes.ask_to_stop(self.process)
             self.stack.close()
         return Update(log, snapshot, exit_code)
 
