@@ -247,7 +247,7 @@ def test_the_view_has_a_row_for_each_running_job(tmp_path):
 @pytest.mark.timeout(300)
 def test_a_run_whose_worker_is_killed_goes_on_from_its_checkpoint(settings, tmp_path):
     """Three runs; `python -m tests.compare.kills` kills more."""
-    long = [*settings, "training.epochs=150", "training.validate_every=20"]
+    long = [*settings, "training.epochs=60", "training.validate_every=20"]
     options = [word for setting in long for word in ("--set", setting)]
     command = ["compare", "case", "--seeds", "3", "--threads", "1", "--device", "cpu"]
     variables = {"RAY_USAGE_STATS_ENABLED": "0", "REGARD_CACHE": str(tmp_path / "cache")}

@@ -6,8 +6,8 @@ import json
 import pytest
 
 from regard import files
-from regard.compare.processes import JobPool
 from regard.compare import job, plan, sweep
+from regard.compare.processes import JobPool
 
 TOML = """
 {model}

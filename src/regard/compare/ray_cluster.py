@@ -8,7 +8,6 @@ import threading
 from typing import Any
 from urllib.parse import urlsplit
 
-import regard
 from regard import signals
 from regard.compare.ray_worker import Worker, fingerprint
 from regard.errors import UserError, suggest
@@ -17,7 +16,7 @@ LOCAL = "local"
 CONNECT_TIMEOUT = 5.0  # seconds; Ray itself would try for minutes
 CHECK_TIMEOUT = 120.0
 GRANULARITY = 10_000  # of Ray's fractions of a GPU
-NODE_LABELS = ("ray.io/node-id", "ray.io/node_id")  # since Ray 2.46, and before
+NODE_LABELS = ("ray.io/node-id", "ray.io/node_id")  # one or the other, by version
 
 
 def parse_address(on: str) -> str:
@@ -112,7 +111,7 @@ class Cluster:
                 problem = "another version of regard" if found else "no regard that can be imported"
                 raise UserError(
                     f"the node {name} of this Ray cluster has {problem}: install "
-                    f"{regard.__version__}, the one here, on every node (pip install 'regard[ray]')"
+                    "the one that is here on every node"
                 )
 
     def describe(self) -> str:
@@ -138,7 +137,7 @@ class Cluster:
         fraction = GRANULARITY // self.per_gpu / GRANULARITY if self.device == "cuda" else 0
         options: dict[str, Any] = {"num_cpus": self.threads, "num_gpus": fraction}
         if avoided:
-            soft = {label: NotIn(*avoided) for label in NODE_LABELS}
+            soft: Any = {label: NotIn(*avoided) for label in NODE_LABELS}
             options["scheduling_strategy"] = NodeLabelSchedulingStrategy(hard={}, soft=soft)
         return self.ray.remote(Worker).options(**options).remote()
 

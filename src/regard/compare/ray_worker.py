@@ -14,12 +14,12 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
-import regard
 from regard import files
 from regard.compare import processes, sources, transfer
 from regard.compare.sources import Source
 from regard.compare.transfer import Snapshot, Stamps
 
+PACKAGE = Path(__file__).parents[1]
 POLL = 1.0  # seconds after which `Worker.update` answers though nothing is new
 SHARE = 10  # sending checkpoints takes at most this part of the time
 
@@ -102,7 +102,7 @@ class Worker:
 
     def environment(self, threads: int) -> dict[str, str]:
         """That of this process, where the job finds this very package and the files it needs."""
-        package = str(Path(regard.__file__).parents[1])
+        package = str(PACKAGE.parent)
         inherited = processes.job_environment(threads)
         data = [inherited.get("REGARD_DATA", ""), *self.data_folders]
         return inherited | {
@@ -146,7 +146,7 @@ class Worker:
 
 def fingerprint() -> str:
     """SHA-256 of this package's Python files: equal code gives equal runs."""
-    folder, digest = Path(regard.__file__).parent, hashlib.sha256()
-    for path in sorted(folder.rglob("*.py")):
-        digest.update(f"{path.relative_to(folder).as_posix()}\0".encode() + path.read_bytes())
+    digest = hashlib.sha256()
+    for path in sorted(PACKAGE.rglob("*.py")):
+        digest.update(f"{path.relative_to(PACKAGE).as_posix()}\0".encode() + path.read_bytes())
     return digest.hexdigest()
