@@ -5,6 +5,7 @@ import os
 import signal
 import socket
 import threading
+import warnings
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -158,7 +159,9 @@ def connect(address: str) -> Any:
         raise UserError("--on ray needs one more package: pip install 'regard[ray]'") from None
     former = {number: signal.getsignal(number) for number in signals.ENDING}
     try:
-        ray.init(address, log_to_driver=False, logging_level=logging.ERROR, **options)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # the error that follows says it
+            ray.init(address, log_to_driver=False, logging_level=logging.ERROR, **options)
     except Exception as error:
         reason = next(iter(str(error).strip().splitlines()), type(error).__name__)
         raise UserError(f"Ray cannot be used at {address}: {reason}") from None
