@@ -3,6 +3,7 @@ written is a `UserError` that names it. Locks: one process in a folder.
 """
 
 import errno
+import json
 import os
 import secrets
 import shutil
@@ -12,6 +13,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from contextvars import ContextVar
+from functools import cache
 from pathlib import Path
 from typing import IO
 
@@ -20,6 +22,7 @@ from regard.errors import UserError
 TEMPORARY_PREFIX = ".regard-"  # of files and folders that are still being written
 PART = ".part"  # suffix of an output that grows until it is complete
 LOCK = ".lock"
+PATHS = "REGARD_PATHS"  # a variable of the environment: see `local_path`
 ATTEMPTS = 1000  # to lock a file that others delete
 _locked_folders: ContextVar[frozenset[Path]] = ContextVar("locked_folders", default=frozenset())
 
@@ -131,6 +134,22 @@ def refuse_device(path: Path) -> None:
     """Raise an error for a device, which may have no end, as /dev/zero; /dev/null is an empty file."""
     if stat.S_ISCHR(os.stat(path).st_mode) and not os.path.samefile(path, os.devnull):
         raise UserError(f"{path} is a device, not a file: give a file, or - for standard input")
+
+
+# --- files of another machine ---------------------------------------------------------------------
+
+
+def local_path(path: Path) -> Path:
+    """Where a file or folder that a config names is: `path`, unless the run was sent to this machine.
+
+    Then REGARD_PATHS says where its files are here: a JSON object of names in the config and paths.
+    """
+    return Path(parse_paths(os.environ.get(PATHS) or "{}").get(os.path.normpath(path), path))
+
+
+@cache
+def parse_paths(text: str) -> dict[str, str]:
+    return {os.path.normpath(name): path for name, path in json.loads(text).items()}
 
 
 # --- files that grow, folders, deletion -----------------------------------------------------------

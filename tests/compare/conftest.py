@@ -59,7 +59,7 @@ def finished_runs(settings: list[str], tmp_path_factory: pytest.TempPathFactory)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(SWEEP, "execute", execute_in_process)
         patch.setattr(EXAMPLES, 0)
-        assert sweep(runs, "test", [1], "cpu", 1, lambda line: None) == []
+        assert sweep(runs, "test", [1], "cpu", JobPool(1), lambda line: None) == []
     return runs
 
 

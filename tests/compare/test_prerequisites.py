@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from regard.compare import plan, sweep
+from regard.compare.processes import JobPool
 from regard.compare.sweep import is_finished, is_trained, prerequisites
 from regard.errors import UserError
 
@@ -45,7 +46,7 @@ def test_the_plan_has_one_prerequisite_for_all_variations_and_seeds(names, tmp_p
 def test_a_prerequisite_is_trained_once_and_initialises_its_runs(names, tmp_path, executed):
     messages: list[str] = []
     runs = plan(names, [], SMALL, [2], tmp_path / "runs")
-    assert sweep(runs, "test", [1], "cpu", 1, messages.append) == []
+    assert sweep(runs, "test", [1], "cpu", JobPool(1), messages.append) == []
     [base] = prerequisites(runs)
     assert executed == [base.folder, *(run.folder for run in runs)]
     assert messages[1] == "prerequisite base: done"
@@ -58,7 +59,7 @@ def test_a_prerequisite_is_trained_once_and_initialises_its_runs(names, tmp_path
     moved = plan(names, [], SMALL, [2], tmp_path / "moved")
     shutil.rmtree(prerequisites(moved)[0].folder)  # finished runs no longer need it
     assert all(is_finished(run, "test", [1]) for run in moved)
-    assert sweep(moved, "test", [1], "cpu", 1, messages.append) == []
+    assert sweep(moved, "test", [1], "cpu", JobPool(1), messages.append) == []
     assert len(executed) == 5
 
 
@@ -66,7 +67,7 @@ def test_a_failed_prerequisite_fails_its_runs_only(names, tmp_path, executed):
     base = Path(tmp_path / "base.toml")
     base.write_text(base.read_text("utf-8").replace("1e-2", "1e30\nwarmup_steps = 0"), "utf-8")
     runs = plan(names, [], SMALL, [1], tmp_path / "runs")
-    [failed] = sweep(runs, "test", [1], "cpu", 1, lambda line: None)
+    [failed] = sweep(runs, "test", [1], "cpu", JobPool(1), lambda line: None)
     assert failed.startswith("tuned, seed 1: base: the ")
     assert "loss became" in failed
     assert executed == [prerequisites(runs)[0].folder, runs[0].folder]

@@ -14,9 +14,9 @@ from dataclasses import replace
 import pytest
 
 from regard import files
-from regard.compare import Run, Stopped, plan, processes, sweep
+from regard.compare import Run, Stopped, plan, processes, stopping, sweep
 from regard.compare.processes import JobPool
-from regard.compare.sweep import last_line
+from regard.compare.view import last_line
 
 SWEEP = importlib.import_module("regard.compare.sweep")  # the package exports the function
 
@@ -30,7 +30,7 @@ def save(*_):
     sys.exit(1)
 
 signal.signal(signal.SIGTERM, save)
-runpy.run_path({processes.__file__!r})["stop_at_end_of_input"]()
+runpy.run_path({stopping.__file__!r})["stop_at_end_of_input"]()
 folder.with_suffix(".started").write_text(str(os.getsid(0)))
 time.sleep(60)
 """
@@ -77,10 +77,10 @@ def sweep_and_signal(runs, *signals: int, job: str = FAKE_JOB, jobs: int = 2) ->
     before = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)]
     sender = threading.Thread(target=send)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(SWEEP, "JOB", (sys.executable, "-c", job))
+        patch.setattr(processes, "JOB", (sys.executable, "-c", job))
         sender.start()
         with pytest.raises(Stopped) as stopped:
-            sweep(runs, "test", [1], "cpu", jobs, lambda line: None)
+            sweep(runs, "test", [1], "cpu", JobPool(jobs), lambda line: None)
     sender.join()
     assert [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)] == before
     assert found(".started") == found(".saved") == jobs
@@ -114,7 +114,7 @@ def test_the_end_of_the_grace_period_kills_jobs_that_do_not_stop(runs, children,
 
 def test_an_error_stops_the_jobs(runs, children, monkeypatch):
     """Such as standard output that is closed (`| head`)."""
-    monkeypatch.setattr(SWEEP, "JOB", (sys.executable, "-c", FAKE_JOB))
+    monkeypatch.setattr(processes, "JOB", (sys.executable, "-c", FAKE_JOB))
 
     def run_and_fail() -> None:
         with JobPool(1) as pool:
@@ -206,7 +206,7 @@ def test_a_comparison_waits_for_another_and_skips_what_it_finished(finished_runs
 
     other = threading.Thread(target=finish)
     other.start()
-    assert sweep(unfinished_runs[:2], "test", [1], "cpu", 2, messages.append) == []
+    assert sweep(unfinished_runs[:2], "test", [1], "cpu", JobPool(2), messages.append) == []
     other.join()
     assert messages[1:] == [
         "cell gru, seed 1: another comparison is training it; waiting",
@@ -220,7 +220,7 @@ def test_two_comparisons_share_the_runs(unfinished_runs):
     failures: list[list[str]] = []
 
     def compare(runs: list[Run]) -> None:
-        failures.append(sweep(runs, "test", [1], "cpu", 2, lambda line: None))
+        failures.append(sweep(runs, "test", [1], "cpu", JobPool(2), lambda line: None))
 
     other = threading.Thread(target=compare, args=[unfinished_runs[::-1]])
     other.start()
@@ -235,7 +235,7 @@ def test_a_comparison_that_waits_can_be_stopped(runs):
     held = files.open_locked(lock, wait=False)
     try:
         with pytest.raises(Stopped):
-            sweep(runs[:1], "test", [1], "cpu", 1, signal_if_waiting)
+            sweep(runs[:1], "test", [1], "cpu", JobPool(1), signal_if_waiting)
     finally:
         files.remove_locked(lock, held)
     assert not runs[0].folder.with_suffix(".toml").exists()
@@ -247,7 +247,7 @@ def test_a_signal_between_the_last_job_and_the_end_counts(unfinished_runs):
             os.kill(os.getpid(), signal.SIGTERM)
 
     with pytest.raises(Stopped):
-        sweep(unfinished_runs[:1], "test", [1], "cpu", 1, signal_at_the_end)
+        sweep(unfinished_runs[:1], "test", [1], "cpu", JobPool(1), signal_at_the_end)
 
 
 def signal_if_waiting(line: str) -> None:

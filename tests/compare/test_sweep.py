@@ -15,7 +15,8 @@ import tomli_w
 from regard import files, presets
 from regard.compare import job, plan, sweep
 from regard.compare.processes import JobPool
-from regard.compare.sweep import execute, is_finished, last_line
+from regard.compare.sweep import execute, is_finished
+from regard.compare.view import last_line
 from regard.errors import UserError
 
 
@@ -29,7 +30,7 @@ def runs(finished_runs, settings, tmp_path):
 def run_sweep(runs, split="test", beams=(1,), jobs=1) -> tuple[list[str], list[str]]:
     """(failures, messages)"""
     messages: list[str] = []
-    return sweep(runs, split, list(beams), "cpu", jobs, messages.append), messages
+    return sweep(runs, split, list(beams), "cpu", JobPool(jobs), messages.append), messages
 
 
 def test_finished_runs_are_not_executed_again(runs, executed):

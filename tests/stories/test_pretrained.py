@@ -7,6 +7,7 @@ import pytest
 
 from regard import files
 from regard.compare import job, plan, sweep
+from regard.compare.processes import JobPool
 
 TOML = """
 {model}
@@ -150,7 +151,7 @@ def test_compare_scratch_and_pretrained(tuned, tmp_path, monkeypatch):
     monkeypatch.setattr("regard.training.examples.EXAMPLES", 0)
     presets = [str(write_toml(path.parent, SCRATCH)), str(path)]
     runs = plan(presets, [], ["training.epochs=1"], [1], tmp_path)
-    assert sweep(runs, "test", [1], "cpu", 1, lambda line: None) == []
+    assert sweep(runs, "test", [1], "cpu", JobPool(1), lambda line: None) == []
     for run in runs:
         evaluation = json.loads((run.folder / "evaluation-test.json").read_text())
         assert evaluation["bits_per_character"] > 0

@@ -22,6 +22,7 @@ from regard.cli.common import (
 )
 from regard.config import limits
 from regard.devices import resolve_device
+from regard.errors import UserError
 from regard.escaping import one_cell
 
 
@@ -70,14 +71,51 @@ def compare(
         Literal["light", "dark"], typer.Option(help="Colours of the plots.")
     ] = "light",
     jobs: Annotated[
-        int, typer.Option(min=1, max=limits.PROCESSES, help="How many runs to train at once.")
-    ] = 1,
+        int | None,
+        typer.Option(
+            min=1,
+            max=limits.PROCESSES,
+            help="How many runs to train at once. Default: 1; with --on, as many as there is room for.",
+            show_default=False,
+        ),
+    ] = None,
+    on: Annotated[
+        str | None,
+        typer.Option(
+            metavar="ray|ray://HOST:PORT",
+            help="Train on Ray: on this machine, on the cluster of RAY_ADDRESS, or on that of the address. "
+            "Needs the extra `ray`.",
+            show_default=False,
+        ),
+    ] = None,
+    threads: Annotated[
+        int | None,
+        typer.Option(
+            min=1,
+            max=limits.PROCESSES,
+            help="CPU threads of each run. Default: the cores divided by --jobs; with --on, 1.",
+            show_default=False,
+        ),
+    ] = None,
+    per_gpu: Annotated[
+        int | None,
+        typer.Option(
+            min=1,
+            max=limits.PROCESSES,
+            help="With --on: how many runs share a GPU. Default: 1.",
+            show_default=False,
+        ),
+    ] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only list the runs.")] = False,
     device: Device = "auto",
 ) -> None:
     """Train every preset, variation and seed; write tables and plots ready for a paper."""
     widths = parse_integers(beam, "--beam", limits.BEAM)
     counts = parse_integers(seeds, "--seeds", limits.RUNS)
+    if per_gpu and on is None:
+        raise UserError(
+            "--per-gpu is for --on ray: without it, --jobs says how many runs share a GPU"
+        )
 
     from regard.compare import Stopped, plan, sweep, write_report
     from regard.compare.columns import select_columns
@@ -93,13 +131,16 @@ def compare(
             cells = ("finished" if is_done else "to run", f"{run.system.label}, {role}", run.folder)
             echo("\t".join(one_cell(str(cell)) for cell in cells))
         return
+    pool, run_device = open_pool(on, jobs, threads, per_gpu, device)
     try:
-        failed = sweep(runs, split, widths, resolve_device(device), jobs, echo)
+        failed = sweep(runs, split, widths, run_device, pool, echo)
     except Stopped as stopped:
         err.print("stopped: the same command continues where it was")
         raise typer.Exit(signals.exit_code(stopped)) from None
     speeds = (
-        measure_speed(runs, split, resolve_device(device)) if "speed" in (selected or ()) else {}
+        measure_speed(runs, split, resolve_device(device if on is None else "auto"))
+        if "speed" in (selected or ())
+        else {}
     )
     echo(
         write_report(
@@ -118,6 +159,23 @@ def compare(
     echo(f"written to {out_folder}: {written}")
     if failed:
         raise typer.Exit(1)
+
+
+def open_pool(
+    on: str | None, jobs: int | None, threads: int | None, per_gpu: int | None, device: str
+) -> tuple[Any, str]:
+    """What executes the runs, processes on this machine or Ray, and the device they compute on."""
+    from regard.compare.processes import JobPool
+    from regard.compare.view import View
+
+    view = View(err)
+    if on is None:
+        return JobPool(jobs or 1, threads, view), resolve_device(device)
+    from regard.compare.ray_cluster import Cluster
+    from regard.compare.ray_pool import RayPool
+
+    cluster = Cluster(on, device, threads or 1, per_gpu)
+    return RayPool(cluster, jobs, view, echo), cluster.device
 
 
 def command_line() -> str:

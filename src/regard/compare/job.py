@@ -11,7 +11,8 @@ import sys
 from pathlib import Path
 
 from regard import documents, files, presets
-from regard.compare.processes import stop_at_end_of_input
+from regard.compare.processes import MISTAKE
+from regard.compare.stopping import stop_at_end_of_input
 from regard.display import Display
 from regard.errors import UserError
 from regard.evaluation import evaluate
@@ -61,6 +62,7 @@ if __name__ == "__main__":
             widths = [int(beam) for beam in beams.split(",") if beam]
             run_job(Path(config), Path(folder), device, int(jobs), split, widths)
     except UserError as error:
-        sys.exit(f"regard: {error}")
+        sys.stderr.write(f"regard: {error}\n")
+        sys.exit(MISTAKE)
     except KeyboardInterrupt:  # training was stopped, after a checkpoint
         sys.exit("regard: stopped")

@@ -50,6 +50,10 @@ class Run:
     makes_pairs: bool = False
     """Whether it only makes the synthetic pairs of its config."""
 
+    @property
+    def title(self) -> str:
+        return f"{self.system.label}, seed {self.seed}"
+
 
 def plan(
     names: Sequence[str],

@@ -1,8 +1,5 @@
 """Execute a plan: train and evaluate every run that is not finished, several at once if requested."""
 
-import os
-import subprocess
-import sys
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import as_completed
 from contextlib import contextmanager
@@ -11,13 +8,12 @@ from pathlib import Path
 from regard import documents, files, presets, schemas
 from regard.compare.plan import Run
 from regard.compare.processes import JobPool
+from regard.compare.view import last_line
 from regard.errors import UserError
 from regard.training import synthetic
 from regard.training.differences import changed_settings
 from regard.training.folder import clean_up
 from regard.translator import read_config
-
-JOB = (sys.executable, "-m", "regard.compare.job")
 
 
 def is_finished(run: Run, split: str, beams: Sequence[int]) -> bool:
@@ -63,12 +59,12 @@ def sweep(
     split: str,
     beams: Sequence[int],
     device: str,
-    jobs: int,
+    pool: JobPool,
     report: Callable[[str], None],
 ) -> list[str]:
     """Train and evaluate all runs that are not finished; return one message per failed run.
 
-    Raises `Stopped` at Ctrl-C, SIGTERM or SIGHUP, once the jobs have ended.
+    `pool`: what executes them. Raises `Stopped` at Ctrl-C, SIGTERM or SIGHUP, once the jobs have ended.
     """
     pending = [run for run in runs if not is_finished(run, split, beams)]
     required = prerequisites(pending)
@@ -77,26 +73,24 @@ def sweep(
         if run not in pending:
             clean_up(run.folder, run.config)
             files.remove_orphans([lock_path(run)])
-    report(f"{len(runs)} runs, {len(runs) - len(pending)} already finished, {jobs} at a time")
-    with JobPool(jobs) as pool:
+    report(f"{len(runs)} runs, {len(runs) - len(pending)} already finished, {pool.describe()}")
+    with pool:
 
         def execute_pending(run: Run) -> str:
             with lock_run(run, pool, report):
                 # Another comparison may have finished it since.
                 if is_finished(run, split, beams):
                     return ""
-                return execute(run, split, beams, device, jobs, pool)
+                return execute(run, split, beams, device, pool.jobs, pool)
 
         errors = train_prerequisites(required, device, pool, report)
-        failed = [
-            f"{run_label(run)}: {error}" for run in pending if (error := find_error(run, errors))
-        ]
+        failed = [f"{run.title}: {error}" for run in pending if (error := find_error(run, errors))]
         pending = [run for run in pending if not find_error(run, errors)]
         futures = {pool.submit(execute_pending, run): run for run in pending}
         for number, future in enumerate(as_completed(futures), start=1):
             run, error = futures[future], future.result()
-            report(f"[{number}/{len(pending)}] {run_label(run)}: {error or 'done'}")
-            failed += [f"{run_label(run)}: {error}"] if error else []
+            report(f"[{number}/{len(pending)}] {run.title}: {error or 'done'}")
+            failed += [f"{run.title}: {error}"] if error else []
         pool.raise_if_stopped()  # the signal may have come when no job was running
     return failed
 
@@ -116,7 +110,7 @@ def lock_run(run: Run, pool: JobPool, report: Callable[[str], None]) -> Iterator
             break
         except BlockingIOError:
             if not waiting:
-                report(f"{run_label(run)}: another comparison is training it; waiting")
+                report(f"{run.title}: another comparison is training it; waiting")
             waiting = True
             pool.pause()
     try:
@@ -127,10 +121,6 @@ def lock_run(run: Run, pool: JobPool, report: Callable[[str], None]) -> Iterator
 
 def lock_path(run: Run) -> Path:
     return run.folder.with_suffix(files.LOCK)
-
-
-def run_label(run: Run) -> str:
-    return f"{run.system.label}, seed {run.seed}"
 
 
 def find_error(run: Run, errors: dict[Path, str]) -> str:
@@ -157,26 +147,14 @@ def train_prerequisites(
 def execute(
     run: Run, split: str, beams: Sequence[int], device: str, jobs: int, pool: JobPool
 ) -> str:
-    """Train a run in a separate process and, with a split, evaluate it; return the error or ""."""
+    """Train a run in a separate process and, with a split, evaluate it; return the error or "".
+
+    `jobs`: how many runs share the device.
+    """
     config = run.folder.with_suffix(".toml")
     files.write(config, run.config.to_toml())
     log = run.folder.with_suffix(".log")
     evaluated = [split, ",".join(map(str, beams))] if split else []
     evaluated += ["--pairs"] if run.makes_pairs else []
-    arguments = [str(config), str(run.folder), device, str(jobs), *evaluated]
-    threads = str(max(1, (os.cpu_count() or 1) // jobs))
-    environment = {**os.environ, "OMP_NUM_THREADS": threads, "TOKENIZERS_PARALLELISM": "false"}
-    with files.open_log(log) as file:
-        exit_code = pool.run(
-            [*JOB, *arguments],
-            stdout=file,
-            stderr=subprocess.STDOUT,
-            env=environment if jobs > 1 else None,
-        )
+    exit_code = pool.run_job(run, config, [device, str(jobs), *evaluated], jobs, log)
     return f"{last_line(log)} (see {log})" if exit_code else ""
-
-
-def last_line(path: Path) -> str:
-    text = path.read_text("utf-8", errors="replace")
-    lines = [line for line in text.splitlines() if line.strip()]
-    return lines[-1] if lines else "no output"

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from regard import documents
+from regard import documents, files
 from regard.errors import UserError, is_rust_error, suggest
 from regard.models.gguf_header import check_header
 
@@ -190,7 +190,7 @@ def is_causal(model: Any) -> bool:
 
 def locate(name: str) -> tuple[str, dict[str, str]]:
     """(folder or name on the hub, options) for `from_pretrained`."""
-    path = Path(name).expanduser()
+    path = files.local_path(Path(name).expanduser())
     if name.endswith(".gguf"):
         if not path.is_file():
             raise UserError(f"model.name: there is no file {path.absolute()}.{suggest_name(name)}")

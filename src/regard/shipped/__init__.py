@@ -9,6 +9,7 @@ import tomllib
 from collections.abc import Sequence
 from pathlib import Path
 
+from regard import files
 from regard.errors import UserError
 
 FOLDER = Path(__file__).parent
@@ -62,5 +63,5 @@ def check_single(run: str | Path) -> None:
 def find_run(run: str | Path) -> Path:
     """The folder of a run: `run` itself if it exists, else the shipped model of that name, if any."""
     check_single(run)
-    path = Path(run)
+    path = files.local_path(Path(run))
     return FOLDER / path if str(path) in names() and not path.exists() else path

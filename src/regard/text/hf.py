@@ -13,7 +13,7 @@ from io import TextIOWrapper
 from pathlib import Path
 from typing import Any
 
-from regard import config
+from regard import config, files
 from regard.errors import UserError, join_names, suggest
 from regard.text.decompress import check_size
 from regard.text.hub import Repository, is_hub_name
@@ -104,7 +104,7 @@ def find_files(data: config.HubData) -> tuple[Path, list[str]]:
         listing = repository.listing()
         names = select(listing.blobs, data)
         return repository.fetch(listing, names), names
-    folder = Path(data.name).expanduser()
+    folder = files.local_path(Path(data.name).expanduser())
     if not folder.is_dir():
         raise UserError(
             f"data.name: there is no folder {folder}. A dataset on the Hugging Face hub is hf:user/name"

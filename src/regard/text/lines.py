@@ -17,8 +17,9 @@ BOM = b"\xef\xbb\xbf"
 
 def open_binary(path: Path) -> BufferedReader:
     """A file to read, decompressed if its name ends in .gz. Not a device: /dev/zero has no end."""
+    is_compressed, path = path.name.lower().endswith(".gz"), files.local_path(path)
     files.refuse_device(path)
-    return open_gzip(path, path) if path.name.lower().endswith(".gz") else path.open("rb")
+    return open_gzip(path, path) if is_compressed else path.open("rb")
 
 
 def read_lines(name: str | Path) -> list[str]:

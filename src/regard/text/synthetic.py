@@ -5,6 +5,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
+from regard import files
 from regard.config import DatasetData, ParallelData, limits
 from regard.config.synthetic import TRAIN
 from regard.errors import UserError, join_names, suggest
@@ -67,7 +68,7 @@ def read_synthetic(entry: Any, where: str) -> Pairs:
 
 def load_sentences(name: str, language: str | None, default_language: str | None) -> list[str]:
     """The sentences of a file, or the training text of a public corpus in one language."""
-    path = Path(name)
+    path = files.local_path(Path(name))
     if name in datasets.DATASETS and not path.exists():
         known = datasets.lookup(name).languages
         chosen = language or (default_language if default_language in known else None)

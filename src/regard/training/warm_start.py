@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from regard import documents, presets, schemas, shipped
+from regard import documents, files, presets, schemas, shipped
 from regard.config import Config, TrainedTokenizer
 from regard.errors import UserError, join_names, suggest
 from regard.models import Model
@@ -51,7 +51,8 @@ class SourceCheckpoint:
         shipped model.
         """
         name = config.init or ""
-        sibling = Path(os.path.normpath(folder / name))  # resolves ".." before the folder exists
+        # normpath resolves ".." before the folder exists
+        sibling = files.local_path(Path(os.path.normpath(folder / name)))
         path = sibling if sibling.is_dir() else shipped.find_run(name)
         if not path.is_dir():
             raise UserError(f"init: there is no run folder {name}{suggest_source(name)}")
