@@ -27,7 +27,7 @@ SECTIONS: dict[str, list[str]] = {
     "Labs": ["docs/labs.md", "labs-live.md", "labs-list.md", "docs/labs/labs.md"],
     "Notebooks": ["notebooks"],
     "Compare": ["docs/comparing.md", "docs/compare/honestly.md"],
-    "Results": ["results/README.md", "results/robustness.md", "results/speed.md", "results"],
+    "Results": ["results/README.md", "results/speed.md", "results/robustness.md"],
     "Deploy": ["docs/page.md", "docs/serving.md", "docs/deploy/export.md", "docs/speed.md"],
     "Extend": ["docs/extending.md", "CONTRIBUTING.md"],
     "Teach": ["docs/teach.md"],
@@ -38,7 +38,7 @@ SECTIONS: dict[str, list[str]] = {
         "docs/coming-from/hugging-face.md",
         "docs/coming-from/course-notebooks.md",
     ],
-    "Reference": ["reference/cli.md", "reference/settings.md", "reference/api", "docs/glossary.md"],
+    "Reference": ["reference/cli.md", "reference/settings.md", "reference/api.md", "docs/glossary.md"],
     "About": [
         "docs/about/not-for.md",
         "docs/about/citing.md",
@@ -46,3 +46,6 @@ SECTIONS: dict[str, list[str]] = {
         "CHANGELOG.md",
     ],
 }
+
+# Pages below another one: all in a folder of the site that are not listed above.
+BELOW = {"results/README.md": "results", "reference/api.md": "reference/api"}

@@ -24,8 +24,12 @@ def pages() -> Iterator[tuple[str, str]]:
     yield "reference/settings.md", "\n".join(settings_page())
     yield "labs-list.md", "\n".join(labs_page())
     yield "labs-live.md", LIVE_LABS
+    links = "\n".join(f"- [{name}](api/{name}.md)" for name in MODULES)
+    yield "reference/api.md", f"# Python API\n\nFrom the docstrings. {API}\n\n{links}\n"
     for name in MODULES:
         yield f"reference/api/{name}.md", api_page(name)
+
+API = "How the parts are used together: [Regard in Python](../python.md), [Extending](../extending.md)."
 
 
 # --- commands -------------------------------------------------------------------------------------

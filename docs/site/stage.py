@@ -7,8 +7,7 @@ any other file of the repository leads to a page that shows it (code) or is a do
 
 import posixpath
 import re
-import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 from docs.site import contents, inserts, reference
@@ -24,6 +23,7 @@ PICTURE = re.compile(
 )
 FENCE = re.compile(r"^(```)(\w+) title=\"(.+?)\"\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 CODE = re.compile(r"^```.*?^```$|`[^`\n]+`", re.DOTALL | re.MULTILINE)
+HEADING = re.compile(r"^(#+ .*\]\(.*)$", re.MULTILINE)
 INSERT = re.compile(r"^<!-- site: (.+?) -->$", re.MULTILINE)
 
 
@@ -53,6 +53,7 @@ class Stage:
     def __init__(self, folder: Path, quick: bool = False) -> None:
         self.folder = folder
         self.quick = quick  # without what takes long: live pages and pictures
+        self.texts: dict[str, str] = {}
         self.written: set[Path] = set()
         self.shown: set[str] = set()
         self.figures = 0
@@ -70,10 +71,15 @@ class Stage:
             if path.endswith(".ipynb"):
                 self.write(place(path), (ROOT / path).read_bytes())
             else:
-                self.write(place(path), self.convert((ROOT / path).read_text("utf-8"), path))
+                text = (ROOT / path).read_text("utf-8")
+                if not text.startswith("# "):
+                    text = f"# {Path(path).parent.name}: {Path(path).stem}\n\n{text}"
+                self.texts[place(path)] = self.convert(text, path)
         for path, text in reference.pages():
-            self.write(path, self.convert(text, path, place=lambda path: path))
+            self.texts[path] = self.convert(text, path, place=lambda path: path)
         self._add_contents()
+        for path, text in self.texts.items():
+            self.write(path, text)
         self._show_files()
         for path in self.folder.rglob("*"):
             if path.is_file() and path not in self.written:
@@ -84,7 +90,6 @@ class Stage:
     def convert(self, text: str, path: str, place: Callable[[str], str] = place) -> str:
         """A page as Sphinx reads it: links, pictures, titles of code, and what is inserted."""
         here = posixpath.dirname(place(path))
-        text = INSERT.sub(lambda found: inserts.insert(self, found[1], place(path)), text)
         kept: list[str] = []
 
         def keep(found: re.Match[str]) -> str:
@@ -92,10 +97,12 @@ class Stage:
             return f"\0{len(kept) - 1}\0"
 
         text = CODE.sub(keep, text)
+        text = HEADING.sub(links_below, text)
         text = PICTURE.sub(two_themes, text)
         text = LINK.sub(lambda link: self._link(link, path, here), text)
         text = IMAGE.sub(lambda image: self._image(image, path, here), text)
         text = re.sub("\0(\\d+)\0", lambda number: kept[int(number[1])], text)
+        text = INSERT.sub(lambda found: inserts.insert(self, found[1], place(path)), text)
         return FENCE.sub(r"````{code-block} \2\n:caption: \3\n\n\4````", text)
 
     def _link(self, link: re.Match[str], path: str, here: str) -> str:
@@ -131,26 +138,34 @@ class Stage:
     # --- what is around the pages -----------------------------------------------------------------
 
     def _add_contents(self) -> None:
-        """The home page ends with the contents of the site, one list for each section."""
-        home = (self.folder / "index.md").read_text("utf-8")
+        """The home page ends with the contents of the site; some pages, with those below them."""
         listed: set[str] = set()
         for section, pages in contents.SECTIONS.items():
-            entries = [entry for page in pages for entry in self._entries(page, listed)]
-            if entries:
-                listed |= set(entries)
-                lines = "\n".join(entries)
-                home += f"\n```{{toctree}}\n:hidden:\n:caption: {section}\n\n{lines}\n```\n"
-        self.write("index.md", home)
+            entries = [entry for page in pages for entry in self._entries(page)]
+            listed |= set(entries)
+            self._add_toctree("index.md", entries, section)
+        for page, folder in contents.BELOW.items():
+            self._add_toctree(page, [n for n in self._names(folder) if n not in listed])
 
-    def _entries(self, page: str, listed: set[str]) -> Iterator[str]:
-        """The names for Sphinx: of one page, or of all in a folder that are not listed yet."""
-        if page in ("notebooks", "results", "reference/api"):
-            paths = (self.folder / page).rglob("*")
-            found = (p.relative_to(self.folder) for p in paths if p.suffix in (".md", ".ipynb"))
-            names = sorted(path.with_suffix("").as_posix() for path in found)
-            yield from (name for name in names if name not in listed)
-        elif not page.endswith("?") or (ROOT / page[:-1]).exists():
-            yield place(page.rstrip("?")).removesuffix(".md")
+    def _add_toctree(self, page: str, names: list[str], caption: str = "") -> None:
+        if names:
+            lines = [":hidden:", *([f":caption: {caption}"] if caption else []), ""]
+            lines += [f"/{name}" for name in names]
+            self.texts[page] += f"\n```{{toctree}}\n{chr(10).join(lines)}\n```\n"
+
+    def _entries(self, page: str) -> list[str]:
+        """The names for Sphinx: of one page, of none if it may be absent, or of all notebooks."""
+        if page == "notebooks":
+            return self._names(page)
+        if page.endswith("?") and not (ROOT / page[:-1]).exists():
+            return []
+        return [place(page.rstrip("?")).removesuffix(".md")]
+
+    def _names(self, folder: str) -> list[str]:
+        notebooks = (path.relative_to(self.folder) for path in self.written)
+        paths = [*map(Path, self.texts), *notebooks]
+        found = {path for path in paths if path.suffix in (".md", ".ipynb")}
+        return sorted(p.with_suffix("").as_posix() for p in found if p.is_relative_to(folder))
 
     def _show_files(self) -> None:
         """A page for each file of code, and for each folder, that some page links to."""
@@ -175,6 +190,8 @@ def two_themes(picture: re.Match[str]) -> str:
     )
 
 
-def clean(folder: Path) -> None:
-    if folder.exists():
-        shutil.rmtree(folder)
+def links_below(heading: re.Match[str]) -> str:
+    """A heading without links, which Sphinx's contents cannot hold; they follow in a line of their own."""
+    link = r"\[([^]]*)\]\([^)]*\)"
+    links = ", ".join(found[0] for found in re.finditer(link, heading[1]))
+    return re.sub(link, r"\1", heading[1]) + f"\n\n{links}"
