@@ -15,6 +15,7 @@ copyright = "The Regard authors, Apache-2.0"
 version = release = regard.__version__
 language = "en"
 root_doc = "index"
+smartquotes = False  # "--resume" is no dash
 exclude_patterns = ["_extra"]
 
 extensions = [
@@ -46,9 +47,8 @@ suppress_warnings = [
 html_math_renderer = "mathml"
 html_theme = "furo"
 html_title = "Regard"
-html_favicon = None
+html_favicon = str(ROOT / "docs" / "site" / "static" / "favicon.svg")
 html_static_path = [str(ROOT / "docs" / "site" / "static")]
-html_extra_path = [str(ROOT / "build" / "site-source" / "_extra")]
 html_css_files = ["site.css"]
 html_show_sphinx = False
 html_copy_source = False

@@ -1,4 +1,4 @@
-"""The finished site, page by page: every link, anchor and picture is there, and nothing is loaded from elsewhere."""
+"""The finished site: every link, anchor and picture is there, and nothing is loaded from elsewhere."""
 
 from html.parser import HTMLParser
 from pathlib import Path
@@ -31,7 +31,9 @@ class Page(HTMLParser):
 
 def check_site(folder: Path) -> tuple[dict[str, int], list[str]]:
     """How much was checked, and every fault."""
-    pages = {path: Page(path) for path in sorted(folder.rglob("*.html")) if "_static" not in path.parts}
+    pages = {
+        path: Page(path) for path in sorted(folder.rglob("*.html")) if "_static" not in path.parts
+    }
     made = folder / "made"  # files that the tool wrote: one program each, without links
     faults: list[str] = []
     counts = dict.fromkeys(("pages", "links", "anchors", "pictures and styles"), 0)

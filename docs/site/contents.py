@@ -1,6 +1,7 @@
 """Which page stands where. A page that is neither here nor generated fails `tests/stories/test_site.py`.
 
-Paths are those of the repository. A page ending in "?" is listed if it exists.
+Paths are those of the repository. A page ending in "?" is listed if it exists; words after
+a path are its title in the list.
 """
 
 SECTIONS: dict[str, list[str]] = {
@@ -24,7 +25,12 @@ SECTIONS: dict[str, list[str]] = {
         "docs/word-order.md",
         "docs/understand/gallery.md",
     ],
-    "Labs": ["docs/labs.md", "labs-live.md", "labs-list.md", "docs/labs/labs.md"],
+    "Labs": [
+        "docs/labs.md",
+        "labs-live.md",
+        "labs-list.md",
+        "docs/labs/labs.md Report of all labs",
+    ],
     "Notebooks": ["notebooks"],
     "Compare": ["docs/comparing.md", "docs/compare/honestly.md"],
     "Results": ["results/README.md", "results/speed.md", "results/robustness.md"],
@@ -38,7 +44,12 @@ SECTIONS: dict[str, list[str]] = {
         "docs/coming-from/hugging-face.md",
         "docs/coming-from/course-notebooks.md",
     ],
-    "Reference": ["reference/cli.md", "reference/settings.md", "reference/api.md", "docs/glossary.md"],
+    "Reference": [
+        "reference/cli.md",
+        "reference/settings.md",
+        "reference/api.md",
+        "docs/glossary.md",
+    ],
     "About": [
         "docs/about/not-for.md",
         "docs/about/citing.md",

@@ -1,6 +1,6 @@
 """Sphinx extension: our docstrings as reStructuredText.
 
-They are plain text: nothing in them is markup but `code`, doctests, and indented lines, which stay as they are.
+They are plain text: nothing in them is markup but `code`, doctests and indented lines, which stay.
 """
 
 import re
@@ -36,9 +36,7 @@ def escape(text: str) -> str:
     )
 
 
-def process(
-    app: Sphinx, what: str, name: str, found: Any, options: Any, lines: list[str]
-) -> None:
+def process(app: Sphinx, what: str, name: str, found: Any, options: Any, lines: list[str]) -> None:
     lines[:] = [*to_rst("\n".join(lines)).splitlines(), ""] if any(lines) else []
 
 

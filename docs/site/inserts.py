@@ -1,12 +1,12 @@
 """What a line `<!-- site: WORDS -->` of a page stands for. On GitHub such a line is invisible.
 
-    picture regard diagram ...   the picture that a command draws, in light and dark colours
-    draw KIND NAME               one of `docs.site.pictures`
-    open regard ...              the HTML file that a command writes, in a frame
-    live-labs NAME ...           these labs with their sliders, in a frame
-    code MODULE:NAME             the source of a class or function of the library
-    results NAME                 the table of results/NAME
-    settings TABLE               the settings of a table of the config
+picture regard diagram ...   the picture that a command draws, in light and dark colours
+draw KIND NAME               one of `docs.site.pictures`
+open regard ...              the HTML file that a command writes, in a frame
+live-labs NAME ...           these labs with their sliders, in a frame
+code MODULE:NAME             the source of a class or function of the library
+results NAME                 the table of results/NAME
+settings TABLE               the settings of a table of the config
 """
 
 import hashlib
@@ -65,9 +65,7 @@ def drawn(stage: "Stage", words: str, page: str) -> str:
     return figure(stage, draw, words, f"`python -m docs.site.pictures {words}`", page)
 
 
-def figure(
-    stage: "Stage", draw: Callable[[str], bytes], alt: str, caption: str, page: str
-) -> str:
+def figure(stage: "Stage", draw: Callable[[str], bytes], alt: str, caption: str, page: str) -> str:
     """Both pictures, of which the theme shows one, with the command below; in a quick build none."""
     stage.figures += 1
     if stage.quick:

@@ -29,6 +29,7 @@ def pages() -> Iterator[tuple[str, str]]:
     for name in MODULES:
         yield f"reference/api/{name}.md", api_page(name)
 
+
 API = "How the parts are used together: [Regard in Python](../python.md), [Extending](../extending.md)."
 
 
@@ -97,7 +98,11 @@ def meaning(parameter: Any) -> str:
     if high is not None and high < 2**62:
         notes.append(f"at most {high:,}")
     default = parameter.default
-    if parameter.show_default and isinstance(default, str | int | float) and default not in ("", False):
+    if (
+        parameter.show_default
+        and isinstance(default, str | int | float)
+        and default not in ("", False)
+    ):
         if not getattr(parameter, "is_flag", False):
             notes.append(f"default `{default}`")
     if parameter.required:
@@ -172,8 +177,10 @@ def labs_page() -> Iterator[str]:
         "What each of them measures and draws: [report](labs/labs.md).\n"
     )
     for name, lab in LABS.items():
-        yield f"## {name}\n\n**{escape(lab.claim)}.**\n" if lab.claim[-1] != "." else (
-            f"## {name}\n\n**{escape(lab.claim)}**\n"
+        yield (
+            f"## {name}\n\n**{escape(lab.claim)}.**\n"
+            if lab.claim[-1] != "."
+            else (f"## {name}\n\n**{escape(lab.claim)}**\n")
         )
         absent = " ".join(f"--set {key}={value}" for key, value in lab.absent.items())
         time = "trains or times models; `--quick` is shorter" if lab.quick else "takes seconds"

@@ -150,29 +150,31 @@ class Stage:
     def _add_toctree(self, page: str, names: list[str], caption: str = "") -> None:
         if names:
             lines = [":hidden:", *([f":caption: {caption}"] if caption else []), ""]
-            lines += [f"/{name}" for name in names]
+            lines += names
             self.texts[page] += f"\n```{{toctree}}\n{chr(10).join(lines)}\n```\n"
 
     def _entries(self, page: str) -> list[str]:
         """The names for Sphinx: of one page, of none if it may be absent, or of all notebooks."""
         if page == "notebooks":
             return self._names(page)
-        if page.endswith("?") and not (ROOT / page[:-1]).exists():
+        path, _, title = page.partition(" ")
+        if path.endswith("?") and not (ROOT / path[:-1]).exists():
             return []
-        return [place(page.rstrip("?")).removesuffix(".md")]
+        name = place(path.rstrip("?")).removesuffix(".md")
+        return [f"{title} </{name}>" if title else f"/{name}"]
 
     def _names(self, folder: str) -> list[str]:
         notebooks = (path.relative_to(self.folder) for path in self.written)
         paths = [*map(Path, self.texts), *notebooks]
         found = {path for path in paths if path.suffix in (".md", ".ipynb")}
-        return sorted(p.with_suffix("").as_posix() for p in found if p.is_relative_to(folder))
+        return sorted(f"/{p.with_suffix('').as_posix()}" for p in found if p.is_relative_to(folder))
 
     def _show_files(self) -> None:
         """A page for each file of code, and for each folder, that some page links to."""
         for target in sorted(self.shown):
             source = ROOT / target
             if source.is_dir():
-                names = sorted(path.name for path in source.iterdir() if not path.name[0] in "._")
+                names = sorted(path.name for path in source.iterdir() if path.name[0] not in "._")
                 body = "\n".join(f"- `{name}`" for name in names)
             elif source.suffix == ".md":
                 body = f"````markdown\n{source.read_text('utf-8')}````"
