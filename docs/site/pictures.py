@@ -1,11 +1,11 @@
 """`python -m docs.site.pictures KIND NAME --out FILE`: what a score, normaliser or position does, drawn.
 
-score NAME        A layer with this score learns to find, for each of eight words, the same word among eight keys
-                  in a random order. The picture: its weights on a new order, with the keys sorted. A
+score NAME        A layer with this score learns to find, for each of eight words, the same word among eight
+                  keys in a random order. The picture: its weights on a new order, with the keys sorted. A
                   score that compares query and key finds the diagonal; one that does not, cannot.
 normaliser NAME   The weights of eight rows of the same scores, from small to large ones.
-position NAME     The weights (scaled-dot, softmax) of 24 tokens whose content is the same everywhere: what is left
-                  is the position. Learned tables are as they are before training.
+position NAME     The weights (scaled-dot, softmax) of 24 tokens whose content is the same everywhere: what
+                  is left is the position. Learned tables are as they are before training.
 """
 
 import argparse

@@ -38,7 +38,8 @@ API = "How the parts are used together: [Regard in Python](../python.md), [Exten
 
 def command_page() -> Iterator[str]:
     app: Any = typer.main.get_command(cli.app)
-    yield "# Commands\n\nGenerated from the command line itself: what `regard --help` and `regard COMMAND --help` print.\n"
+    yield "# Commands\n"
+    yield "Generated from the command line itself, as `regard --help` and `regard COMMAND --help`.\n"
     yield "```text\nregard [--version] [--help] COMMAND ...\n```\n"
     for name, command in app.commands.items():
         yield from describe_command(f"regard {name}", command, 2)
@@ -98,13 +99,10 @@ def meaning(parameter: Any) -> str:
     if high is not None and high < 2**62:
         notes.append(f"at most {high:,}")
     default = parameter.default
-    if (
-        parameter.show_default
-        and isinstance(default, str | int | float)
-        and default not in ("", False)
-    ):
-        if not getattr(parameter, "is_flag", False):
-            notes.append(f"default `{default}`")
+    is_flag = getattr(parameter, "is_flag", False)
+    has_value = isinstance(default, str | int | float) and default not in ("", False)
+    if parameter.show_default and has_value and not is_flag:
+        notes.append(f"default `{default}`")
     if parameter.required:
         notes.append("required")
     return plain(parameter.help or "") + (f" ({', '.join(notes)})" if notes else "")
@@ -134,8 +132,8 @@ def escape(text: str) -> str:
 def settings_page() -> Iterator[str]:
     yield "# Settings\n"
     yield (
-        "Every setting of a TOML file, for `--set KEY=VALUE` and `--vary KEY=A,B`, read off the tables that check "
-        "them. On the command line: `regard settings`, `regard settings KEY`.\n"
+        "Every setting of a TOML file, for `--set KEY=VALUE` and `--vary KEY=A,B`, read off the tables that "
+        "check them. On the command line: `regard settings`, `regard settings KEY`.\n"
     )
 
     def table(setting: Setting) -> str:
@@ -201,8 +199,8 @@ def labs_page() -> Iterator[str]:
 
 LIVE_LABS = """# Live labs
 
-Move a slider: the plot, the checks and the table are those that were measured with these values when this page was built
-(seed 0). The command below the plot repeats the measurement.
+Move a slider: the plot, the checks and the table are those that were measured with these values when this page was
+built (seed 0). The command below the plot repeats the measurement.
 
 <!-- site: live-labs copying averaging noisy-keys polynomial rotary nope -->
 

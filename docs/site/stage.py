@@ -1,8 +1,8 @@
 """The source folder of the site, `build/site-source`: our Markdown files, and pages that are generated.
 
 Nothing generated is in the repository. The folder `docs/` becomes the root of the site; `results/` keeps its
-name, notebooks of `examples/` are in `notebooks/`. A link from page to page is rewritten accordingly; a link to
-any other file of the repository leads to a page that shows it (code) or is a download (data).
+name, notebooks of `examples/` are in `notebooks/`. A link from page to page is rewritten accordingly; a link
+to any other file of the repository leads to a page that shows it (code) or is a download (data).
 """
 
 import posixpath

@@ -1,4 +1,4 @@
-"""The site: every page has its place, and it builds without a warning, with every link and anchor in order."""
+"""The site: every page has its place, and it builds without a warning or a dead link."""
 
 import importlib.util
 import re
