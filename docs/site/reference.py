@@ -199,8 +199,8 @@ def labs_page() -> Iterator[str]:
 
 LIVE_LABS = """# Live labs
 
-Move a slider: the plot, the checks and the table are those that were measured with these values when this page was
-built (seed 0). The command below the plot repeats the measurement.
+Move a slider: the plot, the checks and the table are those that were measured with these values when
+this page was built (seed 0). The command below the plot repeats the measurement.
 
 <!-- site: live-labs copying averaging noisy-keys polynomial rotary nope -->
 
