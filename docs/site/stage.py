@@ -5,6 +5,7 @@ name, notebooks of `examples/` are in `notebooks/`. A link from page to page is 
 to any other file of the repository leads to a page that shows it (code) or is a download (data).
 """
 
+import json
 import posixpath
 import re
 from collections.abc import Callable
@@ -69,7 +70,7 @@ class Stage:
     def build(self) -> None:
         for path in list_pages():
             if path.endswith(".ipynb"):
-                self.write(place(path), (ROOT / path).read_bytes())
+                self.write(place(path), self.convert_notebook(path))
             else:
                 text = (ROOT / path).read_text("utf-8")
                 if not text.startswith("# "):
@@ -104,6 +105,15 @@ class Stage:
         text = re.sub("\0(\\d+)\0", lambda number: kept[int(number[1])], text)
         text = INSERT.sub(lambda found: inserts.insert(self, found[1], place(path)), text)
         return FENCE.sub(r"````{code-block} \2\n:caption: \3\n\n\4````", text)
+
+    def convert_notebook(self, path: str) -> str:
+        """A notebook whose text links as on any page, and whose language is named."""
+        notebook = json.loads((ROOT / path).read_text("utf-8"))
+        notebook["metadata"].setdefault("language_info", {"name": "python"})
+        for cell in notebook["cells"]:
+            if cell["cell_type"] == "markdown":
+                cell["source"] = self.convert("".join(cell["source"]), path)
+        return json.dumps(notebook, ensure_ascii=False, indent=1)
 
     def _link(self, link: re.Match[str], path: str, here: str) -> str:
         target = posixpath.normpath(posixpath.join(posixpath.dirname(path), link[1]))

@@ -1,6 +1,7 @@
 """The site: every page has its place, and it builds without a warning or a dead link."""
 
 import importlib.util
+import json
 import re
 import subprocess
 import sys
@@ -112,6 +113,27 @@ def test_a_page_as_sphinx_reads_it(tmp_path):
         "````{code-block} toml\n:caption: a.toml\n\n[x](y)\n````\n"
     )
     assert Stage(tmp_path).convert(text, "docs/start/x.md") == expected
+
+
+@needs_docs
+def test_a_notebook_links_as_a_page_does(tmp_path, monkeypatch):
+    from docs.site import stage
+
+    cells = [
+        {"cell_type": "markdown", "source": ["# N\n", "[labs](../docs/labs.md)"]},
+        {"cell_type": "code", "source": ["x[0](y)"]},
+    ]
+    (tmp_path / "examples").mkdir()
+    notebook = {"metadata": {}, "cells": cells}
+    (tmp_path / "examples" / "n.ipynb").write_text(json.dumps(notebook), "utf-8")
+    (tmp_path / "docs").mkdir()
+    (tmp_path / "docs" / "labs.md").touch()
+    (tmp_path / "results").mkdir()
+    monkeypatch.setattr(stage, "ROOT", tmp_path)
+    written = json.loads(stage.Stage(tmp_path / "out").convert_notebook("examples/n.ipynb"))
+    assert written["cells"][0]["source"] == "# N\n[labs](../labs.md)"
+    assert written["cells"][1] == cells[1]
+    assert written["metadata"] == {"language_info": {"name": "python"}}
 
 
 @needs_docs
