@@ -22,7 +22,7 @@ help:
 	@echo "make faults     kill and fail every file operation of every command: nothing may be lost (an hour)"
 	@echo "make fuzz       mutate every kind of file that regard reads (MINUTES=3 KINDS=\"weights card\")"
 	@echo "make page-check the page's engine against Python on 50 test sentences (RUNS=\"de-en runs/mine\" SENTENCES=1000)"
-	@echo "make docs       write the generated parts of the docs"
+	@echo "make docs       write the generated parts of the docs, and build the site into build/site"
 	@echo "make check      ruff, pyright, import-linter"
 	@echo "make format     format and fix with ruff"
 	@echo "make clean      remove the virtual environment"
@@ -73,6 +73,9 @@ page-check: $(READY)
 
 docs: $(READY)
 	@$(BIN)/python -m tests.stories.generated
+	@echo "== building the site into build/site"
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[docs]"
+	@$(BIN)/python -m docs.site
 
 check: $(READY)
 	@echo "== ruff"; $(BIN)/ruff check . && $(BIN)/ruff format --check .

@@ -128,8 +128,8 @@ def blocks() -> Callable[[str], list[Block]]:
 
 @pytest.fixture(scope="session")
 def doc_files() -> dict[str, str]:
-    """The files that README.md and docs/*.md contain as blocks with a title, by name."""
-    pages = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+    """The files that README.md and docs/**/*.md contain as blocks with a title, by name."""
+    pages = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
     titled = [block for page in pages for block in read_blocks(page) if block.title]
     files = {block.title: block.text for block in titled}
     assert len(files) == len(titled), "two blocks have the same title"

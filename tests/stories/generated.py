@@ -23,7 +23,7 @@ def regenerate(text: str, run: Callable[..., str]) -> str:
 if __name__ == "__main__":
     from tests.stories.conftest import run_command
 
-    for page in (Path(__file__).parents[2] / "docs").glob("*.md"):
+    for page in (Path(__file__).parents[2] / "docs").rglob("*.md"):
         page.write_text(
             regenerate(page.read_text("utf-8"), lambda *words: run_command(*words).out), "utf-8"
         )
