@@ -1,14 +1,13 @@
 """Which page stands where. A page that is neither here nor generated fails `tests/stories/test_site.py`.
 
-Paths are those of the repository. A page ending in "?" is listed if it exists; words after
-a path are its title in the list.
+Paths are those of the repository; words after a path are its title in the list.
 """
 
 SECTIONS: dict[str, list[str]] = {
     "Start": [
         "docs/start/five-minutes.md",
         "docs/start/your-data.md",
-        "docs/little-data.md?",
+        "docs/little-data.md",
         "docs/translation.md",
         "docs/python.md",
         "docs/pretraining.md",
@@ -32,9 +31,15 @@ SECTIONS: dict[str, list[str]] = {
         "docs/labs/labs.md Report of all labs",
     ],
     "Notebooks": ["notebooks"],
-    "Compare": ["docs/comparing.md", "docs/compare/honestly.md"],
+    "Compare": ["docs/comparing.md", "docs/compare/honestly.md", "docs/papers.md"],
     "Results": ["results/README.md", "results/speed.md", "results/robustness.md"],
-    "Deploy": ["docs/page.md", "docs/serving.md", "docs/deploy/export.md", "docs/speed.md"],
+    "Deploy": [
+        "docs/page.md",
+        "docs/serving.md",
+        "docs/deploy/export.md",
+        "docs/many-machines.md",
+        "docs/speed.md",
+    ],
     "Extend": ["docs/extending.md", "CONTRIBUTING.md"],
     "Teach": ["docs/teach.md"],
     "Coming from": [

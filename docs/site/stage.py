@@ -164,13 +164,11 @@ class Stage:
             self.texts[page] += f"\n```{{toctree}}\n{chr(10).join(lines)}\n```\n"
 
     def _entries(self, page: str) -> list[str]:
-        """The names for Sphinx: of one page, of none if it may be absent, or of all notebooks."""
+        """The names for Sphinx: of one page, or of all notebooks."""
         if page == "notebooks":
             return self._names(page)
         path, _, title = page.partition(" ")
-        if path.endswith("?") and not (ROOT / path[:-1]).exists():
-            return []
-        name = place(path.rstrip("?")).removesuffix(".md")
+        name = place(path).removesuffix(".md")
         return [f"{title} </{name}>" if title else f"/{name}"]
 
     def _names(self, folder: str) -> list[str]:

@@ -19,20 +19,19 @@ def listed() -> list[str]:
     from docs.site.contents import SECTIONS
 
     pages = [page.partition(" ")[0] for pages in SECTIONS.values() for page in pages]
-    return [page for page in pages if page.endswith((".md", ".md?"))]
+    return [page for page in pages if page.endswith(".md")]
 
 
 def test_every_page_is_in_the_contents():
     pages = [path.relative_to(ROOT).as_posix() for path in (ROOT / "docs").rglob("*.md")]
-    names = {page.rstrip("?") for page in listed()}
-    unlisted = [page for page in pages if page not in {*names, "docs/index.md"}]
+    unlisted = [page for page in pages if page not in {*listed(), "docs/index.md"}]
     assert not unlisted, f"add them to docs/site/contents.py: {unlisted}"
 
 
 def test_every_listed_page_exists():
     generated = ("reference/", "labs-")
     for page in listed():
-        if not page.startswith(generated) and not page.endswith("?"):
+        if not page.startswith(generated):
             assert (ROOT / page).is_file(), page
     assert len(listed()) == len(set(listed()))
 
