@@ -46,6 +46,13 @@ SAMPLES: dict[type[Document], dict[str, Any]] = {
     schemas.ComparedEvaluation: EVALUATION,
     schemas.StartEvent: {"event": "start", "data": {"train": "ab"}, "threads": 2, "versions": {}},
     schemas.ValidationEvent: {"event": "validation", "step": 2, "loss": 1.5, "seconds": 0.5},
+    schemas.AverageEvent: {
+        "event": "average",
+        "step": 2,
+        "steps": [1, 2],
+        "loss": 1.5,
+        "is_saved": True,
+    },
     schemas.Tokenizers: {"joint": WORDS, "max_tokens": 5, "source_eos": True},
     schemas.Architecture: {"hf_config": {}, "logit_scale": 1.0, "suppressed_ids": [0]},
     schemas.Record: {"step": 1, "files": {"config.toml": HASH}, "checksum": HASH},
@@ -241,9 +248,9 @@ def test_published_cards_fit() -> None:
 
 # --- lines ----------------------------------------------------------------------------------------
 
-START, VALIDATION = (json.dumps(SAMPLES[s]).encode() for s in schemas.EVENTS.values())
+START, VALIDATION, AVERAGE = (json.dumps(SAMPLES[s]).encode() for s in schemas.EVENTS.values())
 LINES = {
-    "complete": (START + b"\n" + VALIDATION + b"\n", 2),
+    "complete": (START + b"\n" + VALIDATION + b"\n" + AVERAGE + b"\n", 3),
     "the last line without its end": (START + b"\n" + VALIDATION, 2),
     "half a line": (START + b"\n" + VALIDATION[:-5], 1),
     "bytes after the last line": (START + b"\n\xff\0\0", 1),

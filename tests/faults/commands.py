@@ -124,7 +124,8 @@ COMMANDS = {
         f"translate {ON_HUB} {TEXT} --output out.txt --device cpu", "hub", keeps=("out.txt",)
     ),
     "augment": Command(
-        "augment run --input in.txt --out pairs.jsonl --max-ratio 9 --overwrite --device cpu",
+        # Samples: after two epochs, greedy search seldom finds an end.
+        "augment run --input train --sample --out pairs.jsonl --max-ratio 9 --overwrite --device cpu",
         "finished",
         keeps=("pairs.jsonl",),
     ),

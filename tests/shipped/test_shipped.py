@@ -96,7 +96,7 @@ def test_a_warm_start_from_a_shipped_model(tmp_path):
 def test_a_comparison_needs_no_run_before_a_shipped_model(tmp_path):
     system = System("tatoeba-de-en", ("init=de-en",), "warm start")
     run = plan_run(system, 1, system.settings, tmp_path)
-    assert run.prerequisite is None
+    assert run.prerequisites == ()
     assert run.config.init == "de-en"
 
 

@@ -11,6 +11,7 @@ import pytest
 
 from regard import augment, presets
 from regard.compare import job, plan, sweep
+from regard.compare.processes import JobPool
 from regard.compare.sweep import prerequisites
 from regard.config import Config
 from regard.errors import UserError
@@ -234,7 +235,7 @@ def test_a_comparison_makes_pairs_once_for_all_seeds(files, monkeypatch):
     assert pairs.prerequisites == (model,)
     assert pairs.system.label == "pairs by reverse"
     messages: list[str] = []
-    assert sweep(runs[:2], "test", [1], "cpu", 1, messages.append) == []
+    assert sweep(runs[:2], "test", [1], "cpu", JobPool(1), messages.append) == []
     expected = ["prerequisite reverse: done", "prerequisite pairs by reverse: done"]
     assert messages[1:3] == expected
     made = (pairs.folder / "pairs.jsonl").read_bytes()
@@ -243,7 +244,7 @@ def test_a_comparison_makes_pairs_once_for_all_seeds(files, monkeypatch):
         assert Path(entry.file) == pairs.folder / "pairs.jsonl"
         assert not (one.folder / "synthetic").exists()
         assert json.loads((one.folder / "card.json").read_text("utf-8"))["synthetic"]
-    assert sweep(runs[:2], "test", [1], "cpu", 1, messages.append) == []
+    assert sweep(runs[:2], "test", [1], "cpu", JobPool(1), messages.append) == []
     assert messages[-1].startswith("2 runs, 2 already finished")
     assert (pairs.folder / "pairs.jsonl").read_bytes() == made
     # Another model makes other pairs.

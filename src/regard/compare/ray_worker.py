@@ -4,7 +4,6 @@ Ray makes an actor of `Worker` and calls its methods; nothing here needs Ray.
 """
 
 import hashlib
-import json
 import os
 import socket
 import subprocess
@@ -14,7 +13,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
-from regard import files
+from regard import documents, files
 from regard.compare import processes, sources, transfer
 from regard.compare.sources import Source
 from regard.compare.transfer import Snapshot, Stamps
@@ -108,7 +107,7 @@ class Worker:
         return inherited | {
             "PYTHONPATH": os.pathsep.join(filter(None, [package, inherited.get("PYTHONPATH", "")])),
             "REGARD_DATA": os.pathsep.join(filter(None, data)),
-            files.PATHS: json.dumps(self.paths),
+            files.PATHS: documents.dumps(self.paths),
         }
 
     def update(self, stop: bool) -> Update:
