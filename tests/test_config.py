@@ -13,8 +13,10 @@ from regard import config, presets
 from regard.attention import HEADS, NORMALISERS, POSITIONS, SCORES
 from regard.attention.positions import SCALINGS
 from regard.config import Config, renamed
+from regard.config.reference import list_settings
 from regard.errors import UserError, suggest
 from regard.models.build import CELLS, DECODERS
+from regard.presets.errors import describe_error
 from regard.text.tasks import TASKS
 from regard.text.tokenizer import TOKENIZERS
 from regard.training.schedule import SCHEDULES
@@ -207,7 +209,8 @@ MISTAKES = {
     "model.encoder=3": "model.encoder: got 3; it should be a valid dictionary",
     "data.kind=web": 'data.kind: got "web"; choose synthetic, dataset, ',
     "trainin.epochs=3": 'trainin: unknown key. Did you mean "training"?',
-    "model.attention.score.max_length=3": "model.attention.score.max_length: unknown key. Known here: kind",
+    "model.attention.score.max_length=3": "model.attention.score.max_length: unknown key. It is a key of "
+    'model.attention.score.kind = "location", and the kind here is "scaled-dot". Known here: kind',
     "data.min_length=99": "case: data.min_length is above data.max_length",
     "layers=4": "layers: unknown key. Known here: description, seed, init, data",
     "seed=x": 'seed: got "x"; it should be a valid integer',
@@ -221,6 +224,37 @@ MISTAKES = {
 def test_an_error_names_the_path_the_value_and_the_choices(setting):
     with pytest.raises(UserError, match=re.escape(MISTAKES[setting])):
         presets.load("case", [setting])
+
+
+def misplaced_keys() -> dict[tuple[str, str, str], set[str]]:
+    """(table, kind, key of other kinds only) -> the kinds that have it, for the tables of a config."""
+    choices: dict[str, list[str]] = {}
+    having: dict[tuple[str, str], set[str]] = {}
+    for setting in list_settings():
+        table, _, name = setting.key.rpartition(".")
+        if name == "kind" and not setting.kinds:
+            choices[table] = setting.type.split(" | ")
+        elif list(setting.kinds) == [f"{table}.kind"]:
+            having.setdefault((table, name), set()).update(setting.kinds[f"{table}.kind"])
+    return {
+        (table, kind, name): kinds
+        for (table, name), kinds in having.items()
+        for kind in choices[table]
+        if kind not in kinds
+    }
+
+
+def test_a_key_of_another_kind_names_that_kind():
+    misplaced = misplaced_keys()
+    assert len(misplaced) > 50
+    for (table, kind, name), kinds in misplaced.items():
+        with pytest.raises(ValidationError) as caught:
+            Config.model_validate({table: {"kind": kind, name: 1}})
+        messages = [describe_error(error) for error in caught.value.errors()]
+        [message] = [m for m in messages if m.startswith(f"{table}.{name}: unknown key.")]
+        listed = message.partition(f"It is a key of {table}.kind = ")[2].partition(", and")[0]
+        assert set(re.findall(r'"([^"]+)"', listed)) == kinds
+        assert f'the kind here is "{kind}"' in message
 
 
 def test_a_key_below_a_number_is_an_error(tmp_path):
@@ -291,7 +325,7 @@ def test_incompatible_head_dimensions_are_rejected(model, message):
         ({"kind": "latent", "kv_heads": 2}, "attention.kv_heads: unknown key."),
         (
             {"latent_dim": 32},
-            "model.attention.latent_dim: unknown key. Known here: heads, head_dim",
+            'model.attention.latent_dim: unknown key. It is a key of model.attention.kind = "latent"',
         ),
         (
             "latnet",

@@ -8,6 +8,7 @@ from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails
 
 from regard.config import Config, Table, extensions, renamed
+from regard.config.table import kinds
 from regard.errors import join_names, suggest
 
 # Steps of pydantic's error location that are not written in a TOML file: union tags and types.
@@ -26,7 +27,8 @@ def describe_error(error: ErrorDetails, root: type[Table] = Config) -> str:
             new = renamed.KEYS.get(".".join(path.split(".")[-2:]))
             if new in known:
                 return f'{path}: unknown key. It is now called "{new}".'
-            return f"{path}: unknown key.{suggest(location[-1], known)} Known here: {join_names(known)}"
+            hint = other_kinds(location, root) or suggest(location[-1], known)
+            return f"{path}: unknown key.{hint} Known here: {join_names(known)}"
         case "kind":
             kind = shorten(value.get("kind") if isinstance(value, dict) else value)
             registered = sorted(extensions(ctx["extension"]))
@@ -75,8 +77,27 @@ def shorten(value: Any, length: int = 200) -> str:
     return text if len(text) <= length else f"{text[:length]}..."
 
 
+def other_kinds(location: list[str], root: type[Table]) -> str:
+    """' It is a key of tokenizer.kind = "bpe", and the kind here is "words".', if that is the mistake."""
+    *table, tag, key = location if len(location) > 1 else ["", *location]
+    if not tag.startswith("kind:"):
+        return ""
+    tables = [member.__origin__ for member in get_args(annotation_at(table, root))]
+    having = [kind for one in tables if key in one.model_fields for kind in kinds(one)]
+    if not having:
+        return ""
+    path = ".".join(step for step in [*table, "kind"] if not INTERNAL_STEP.match(step))
+    here = tag.removeprefix("kind:")
+    return f' It is a key of {path} = {" or ".join(map(quote, having))}, and the kind here is "{here}".'
+
+
 def fields_at(location: list[str], root: type[Table]) -> dict[str, FieldInfo]:
     """The fields of the table at a location such as ['model', 'kind:recurrent', 'decoder']; {} for a list."""
+    return fields_of(annotation_at(location, root))
+
+
+def annotation_at(location: list[str], root: type[Table]) -> Any:
+    """The type at a location."""
     here: Any = root
     for step in location:
         members = get_args(here)
@@ -87,7 +108,7 @@ def fields_at(location: list[str], root: type[Table]) -> dict[str, FieldInfo]:
             here = here.__origin__
         elif step.isdecimal() and members:  # an element of a list
             here = members[0]
-    return fields_of(here)
+    return here
 
 
 def fields_of(annotation: Any) -> dict[str, FieldInfo]:
