@@ -1,7 +1,9 @@
 """Runs that are initialised from another run: it is trained first, and once."""
 
+import importlib
 import json
 import shutil
+import threading
 from pathlib import Path
 
 import pytest
@@ -95,3 +97,45 @@ def test_our_presets_fit_their_prerequisites(data, start, tmp_path):
     assert model | {"dropout": None} == base | {"dropout": None}
     assert before.config.is_language_model == (start == "lm")
     assert run.config.tokenizer.kind == before.config.tokenizer.kind
+
+
+def test_runs_start_as_soon_as_what_they_need_is_done(names, tmp_path, monkeypatch):
+    """Two at a time: what is independent overlaps, and what is not waits for the other."""
+    order, together = [], threading.Barrier(2)
+
+    def execute(run, *_) -> str:
+        order.append((run.system.label, "starts"))
+        if run.system.label in ("base", "plain"):
+            together.wait(timeout=20)  # neither waits for the other
+        order.append((run.system.label, "ends"))
+        return ""
+
+    monkeypatch.setattr(importlib.import_module("regard.compare.sweep"), "execute", execute)
+    runs = plan(names, [], SMALL, [1], tmp_path / "runs")
+    assert sweep(runs, "test", [1], "cpu", JobPool(2), lambda line: None) == []
+    assert order.index(("base", "ends")) < order.index(("tuned", "starts"))
+
+
+def test_a_run_that_others_start_from_is_trained_once(names, tmp_path, executed):
+    """It is a row of the table, too: evaluated after it was trained for the others."""
+    base = str(tmp_path / "base.toml")
+    runs = plan([base, names[1]], [], SMALL, [1], tmp_path / "runs")
+    assert [run.folder for run in prerequisites(runs)] == [runs[0].folder]
+    assert sweep(runs, "test", [1], "cpu", JobPool(2), lambda line: None) == []
+    assert executed[0] == runs[0].folder
+    events = (runs[0].folder / "metrics.jsonl").read_text("utf-8")
+    assert events.count('"start"') == 1
+    assert all(is_finished(run, "test", [1]) for run in runs)
+
+
+def test_what_finished_prerequisites_needed_is_not_trained_again(names, tmp_path, executed):
+    (tmp_path / "last.toml").write_text(f'base = "{names[1]}"\ninit = "{names[1]}"\n', "utf-8")
+    last = [str(tmp_path / "last.toml")]
+    runs = plan(last, [], SMALL, [1], tmp_path / "runs")
+    base, _ = prerequisites(runs)
+    assert sweep(runs, "test", [1], "cpu", JobPool(1), lambda line: None) == []
+    shutil.rmtree(base.folder)
+    more = plan(last, [], SMALL, [2], tmp_path / "runs")
+    executed.clear()
+    assert sweep(more, "test", [1], "cpu", JobPool(1), lambda line: None) == []
+    assert executed == [more[1].folder]

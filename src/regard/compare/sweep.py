@@ -1,8 +1,12 @@
-"""Execute a plan: train and evaluate every run that is not finished, several at once if requested."""
+"""Execute a plan: train and evaluate every run that is not finished, several at once if requested.
 
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import as_completed
+A run starts as soon as what it needs is done: runs that it is initialised from, synthetic pairs.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, wait
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 
 from regard import documents, files, presets, schemas
@@ -38,10 +42,16 @@ def differences(run: Run) -> list[str]:
     return changed_settings(read_config(run.folder), presets.locate_pairs(run.config, run.folder))
 
 
-def prerequisites(runs: Sequence[Run]) -> list[Run]:
-    """The runs that these are initialised from, and synthetic pairs, each once, in order."""
-    direct = {each.folder: each for run in runs for each in run.prerequisites}
-    return [*prerequisites(list(direct.values())), *direct.values()] if direct else []
+def prerequisites(
+    runs: Iterable[Run], needed: Callable[[Run], bool] = lambda run: True
+) -> list[Run]:
+    """The runs that these are initialised from, and synthetic pairs, each once, in order.
+
+    `needed`: of the prerequisites, and of what those need in turn.
+    """
+    direct = [each for run in runs for each in run.prerequisites if needed(each)]
+    ordered = [*prerequisites(direct, needed), *direct] if direct else []
+    return list({run.folder: run for run in ordered}.values())
 
 
 def check_settings(runs: Sequence[Run]) -> None:
@@ -67,32 +77,76 @@ def sweep(
     `pool`: what executes them. Raises `Stopped` at Ctrl-C, SIGTERM or SIGHUP, once the jobs have ended.
     """
     pending = [run for run in runs if not is_finished(run, split, beams)]
-    required = prerequisites(pending)
+    required = prerequisites(pending, lambda run: not is_trained(run))
     check_settings([*required, *runs])
     for run in runs:
         if run not in pending:
             clean_up(run.folder, run.config)
             files.remove_orphans([lock_path(run)])
     report(f"{len(runs)} runs, {len(runs) - len(pending)} already finished, {pool.describe()}")
+    tasks = [Task(run, is_required=True) for run in required]
+    tasks += [Task(run, is_required=False) for run in pending]
+    done: dict[Path, str] = {}  # what has been required so far, with its error or ""
+    number, failed = 0, []
     with pool:
 
-        def execute_pending(run: Run) -> str:
+        def execute_task(task: Task) -> str | None:
+            """The error or "", or None if nothing was left to do."""
+            run = task.run
             with lock_run(run, pool, report):
                 # Another comparison may have finished it since.
-                if is_finished(run, split, beams):
-                    return ""
-                return execute(run, split, beams, device, pool.jobs, pool)
+                if is_trained(run) if task.is_required else is_finished(run, split, beams):
+                    return None
+                if error := find_error(run, done):
+                    return error
+                evaluated = ("", ()) if task.is_required else (split, beams)
+                return execute(run, *evaluated, device, pool.jobs, pool)
 
-        errors = train_prerequisites(required, device, pool, report)
-        failed = [f"{run.title}: {error}" for run in pending if (error := find_error(run, errors))]
-        pending = [run for run in pending if not find_error(run, errors)]
-        futures = {pool.submit(execute_pending, run): run for run in pending}
-        for number, future in enumerate(as_completed(futures), start=1):
-            run, error = futures[future], future.result()
-            report(f"[{number}/{len(pending)}] {run.title}: {error or 'done'}")
-            failed += [f"{run.title}: {error}"] if error else []
+        for task, error in execute_when_ready(tasks, done, execute_task, pool):
+            run = task.run
+            if not task.is_required:
+                number += 1
+                report(f"[{number}/{len(pending)}] {run.title}: {error or 'done'}")
+                failed += [f"{run.title}: {error}"] if error else []
+            elif error is not None:
+                report(f"prerequisite {run.system.label}: {error or 'done'}")
         pool.raise_if_stopped()  # the signal may have come when no job was running
     return failed
+
+
+@dataclass(frozen=True)
+class Task:
+    """A run to train and evaluate or, where others require it, only to train."""
+
+    run: Run
+    is_required: bool
+
+    def is_ready(self, waiting: Sequence["Task"]) -> bool:
+        """Whether nothing that it needs is among these. A run may itself be required by others: it is
+        trained for them before it is evaluated.
+        """
+        needed = {run.folder for run in self.run.prerequisites}
+        needed |= set() if self.is_required else {self.run.folder}
+        return not any(task.is_required and task.run.folder in needed for task in waiting)
+
+
+def execute_when_ready(
+    tasks: Sequence[Task],
+    done: dict[Path, str],
+    execute_task: Callable[[Task], str | None],
+    pool: JobPool,
+) -> Iterator[tuple[Task, str | None]]:
+    """Each task with what it returned, as they end. `done` gets the error, or "", of what is required."""
+    waiting, running = list(tasks), dict[Future[str | None], Task]()
+    while waiting or running:
+        for task in [t for t in waiting if t.is_ready([*waiting, *running.values()])]:
+            waiting.remove(task)
+            running[pool.submit(execute_task, task)] = task
+        for future in wait(running, return_when=FIRST_COMPLETED).done:
+            task, error = running.pop(future), future.result()
+            if task.is_required:
+                done[task.run.folder] = f"{task.run.system.label}: {error}" if error else ""
+            yield task, error
 
 
 @contextmanager
@@ -123,25 +177,9 @@ def lock_path(run: Run) -> Path:
     return run.folder.with_suffix(files.LOCK)
 
 
-def find_error(run: Run, errors: dict[Path, str]) -> str:
+def find_error(run: Run, done: Mapping[Path, str]) -> str:
     """Why what a run needs is not there, or ""."""
-    found = (errors[each.folder] for each in run.prerequisites if each.folder in errors)
-    return next(found, "")
-
-
-def train_prerequisites(
-    runs: Sequence[Run], device: str, pool: JobPool, report: Callable[[str], None]
-) -> dict[Path, str]:
-    """Train the runs that others start from, and make synthetic pairs; return the errors by folder."""
-    errors: dict[Path, str] = {}
-    for run in runs:
-        with lock_run(run, pool, report):
-            if is_trained(run):
-                continue
-            error = find_error(run, errors) or execute(run, "", [], device, 1, pool)
-        report(f"prerequisite {run.system.label}: {error or 'done'}")
-        errors |= {run.folder: f"{run.system.label}: {error}"} if error else {}
-    return errors
+    return next((error for each in run.prerequisites if (error := done.get(each.folder))), "")
 
 
 def execute(
