@@ -44,7 +44,7 @@ class View:
         try:
             yield
         finally:
-            del self.logs[title]
+            self.logs.pop(title, None)
 
     def render(self) -> Table:
         table = Table.grid(padding=(0, 2))
