@@ -271,7 +271,7 @@ def test_experiments_that_were_moved_keep_their_runs(files):
         plan([str(folder / "more.toml")], [], [], [2], files / "runs")
         for folder in (files, files / "moved")
     ]
-    here, there = ([[one.folder for one in [*prerequisites(p), *p]] for p in plans])
+    here, there = [[one.folder for one in [*prerequisites(p), *p]] for p in plans]
     assert here == there
 
 
