@@ -10,7 +10,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 from torch.nn.functional import pad
 
-from regard.attention import Position, causal_mask
+from regard.attention import Mask, MaskRule, Position, is_long
 from regard.models.dropout import Dropout
 from regard.models.interface import DecoderState, MemoryT, Model, StateT
 from regard.models.layers import Block
@@ -23,6 +23,11 @@ Activations = Float[Tensor, "batch length d_model"]
 def position_ids_of(mask: Bool[Tensor, "batch length"]) -> Int[Tensor, "batch length"]:
     """0, 1, 2, ... over the real tokens, wherever the padding is."""
     return (mask.cumsum(1) - 1).clamp(min=0)
+
+
+def choose_mask(rule: MaskRule) -> Mask:
+    """The mask of a sequence: a matrix or, if it is long, the rule itself."""
+    return rule if is_long(rule.key_position_ids.shape[1]) else rule.matrix()
 
 
 def shared_window(blocks: Iterable[Block]) -> int | None:
@@ -130,11 +135,15 @@ class TransformerState(DecoderState):
         position_ids = self.next_position_ids[:, None] + steps
         self.key_position_ids = torch.cat([self.key_position_ids, position_ids], dim=1)
         self.next_position_ids = self.next_position_ids + count
-        mask = causal_mask(position_ids, self.key_position_ids)
+        visible = None
         if self.cache_mask is not None:
             new = torch.ones_like(position_ids, dtype=torch.bool)[:, None]
             self.cache_mask = torch.cat([self.cache_mask, new], dim=-1)
-            mask = mask & self.cache_mask
+            visible = self.cache_mask[:, 0]
+        is_self = count == self.key_position_ids.shape[1]
+        mask = choose_mask(
+            MaskRule(position_ids, self.key_position_ids, visible, latest=0, is_self=is_self)
+        )
         inputs = AttentionInputs(
             position_ids, self.key_position_ids, mask, prefix_lengths=self.prefix_lengths
         )

@@ -1,0 +1,137 @@
+"""Self-attention over long sequences: no tensor has query x key numbers, forwards or backwards.
+
+    causal, nothing else        PyTorch's fused kernel, which skips what comes later
+    a bias, a window, padding   FlexAttention on a GPU (`flex`)
+    the others, and on a CPU    some queries at a time, computed once more in the backward pass
+
+Time still grows with query x key, except with a window; memory grows with query + key.
+"""
+
+import math
+from functools import cache, partial
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+from torch.nn.functional import scaled_dot_product_attention
+
+from regard.attention.attend import attend_fused
+from regard.attention.bias_rules import BiasRule
+from regard.attention.flex import attend_flex
+from regard.attention.masks import MaskRule
+from regard.attention.positions import Position
+
+Queries = Float[Tensor, "batch heads query _"]
+Keys = Float[Tensor, "batch _ key _"]
+
+LONG = 2048
+"""From so many keys on, models give attention a rule instead of a mask. Below it, a matrix of 4 MiB a head is
+nothing, its kernels start faster, and a training step can be a CUDA graph; sentences stay as they were."""
+
+BLOCK_QUERIES = 512
+
+
+def is_long(keys: int) -> bool:
+    return keys >= LONG
+
+
+def attend_long(
+    query: Queries,
+    keys: Keys,
+    values: Keys,
+    mask: MaskRule,
+    position: Position,
+    bias_query: Queries,
+    dropout_p: float = 0.0,
+) -> Queries:
+    """`attend_fused` with the bias of the position, which is computed from `bias_query`."""
+    groups = query.shape[1] // keys.shape[1]
+    if groups > 1:  # copies: not every fused kernel shares a key head among query heads
+        keys, values = (x.repeat_interleave(groups, dim=1) for x in (keys, values))
+    biased = has_bias(position)
+    if not biased and mask.is_plain_causal:
+        scale = position.score_scale / math.sqrt(query.shape[-1])
+        options = {"dropout_p": dropout_p, "is_causal": True, "scale": scale}
+        return scaled_dot_product_attention(query, keys, values, **options)
+    if not biased and mask.is_by_key:
+        matrix = mask.matrix()
+        matrix = None if matrix is None else matrix[:, None]
+        options = {"dropout_p": dropout_p, "scale": position.score_scale}
+        return attend_fused(query, keys, values, matrix, **options)
+    rule = bias_rule(position, bias_query) if biased else None
+    if query.is_cuda and has_triton() and not dropout_p and (rule is not None or not biased):
+        scale = position.score_scale / math.sqrt(query.shape[-1])
+        return attend_flex(query, keys, values, mask, rule, scale)
+    return attend_by_block(query, keys, values, mask, position, bias_query, dropout_p)
+
+
+def has_bias(position: Position) -> bool:
+    return defining_class(position, "bias") is not Position
+
+
+def bias_rule(position: Position, query: Queries) -> BiasRule | None:
+    """The rule of its bias; None where a class overrides `bias` without it: an inherited rule is not its own."""
+    bias, rule = (defining_class(position, name) for name in ("bias", "bias_rule"))
+    return position.bias_rule(query) if issubclass(rule, bias) else None
+
+
+def defining_class(position: Position, name: str) -> type:
+    return next(kind for kind in type(position).__mro__ if name in vars(kind))
+
+
+@cache
+def has_triton() -> bool:
+    """FlexAttention is compiled with Triton, which PyTorch brings along on some systems only."""
+    try:
+        import triton  # noqa: F401
+    except ImportError:
+        return False
+    return torch.cuda.get_device_capability() >= (8, 0)
+
+
+def attend_by_block(
+    query: Queries,
+    keys: Keys,
+    values: Keys,
+    mask: MaskRule,
+    position: Position,
+    bias_query: Queries,
+    dropout_p: float = 0.0,
+    size: int = BLOCK_QUERIES,
+) -> Queries:
+    """The same for `size` queries at a time, with the masks and biases of those alone.
+
+    In the backward pass each part is computed once more, so that nothing of its size is stored.
+    """
+    from torch.utils.checkpoint import checkpoint
+
+    parts = []
+    for start in range(0, query.shape[2], size):
+        stop = min(start + size, query.shape[2])
+        first, last = mask.needed_keys(start, stop)
+        part = mask.rows(start, stop).columns(first, last)
+        attend_to = partial(attend_part, mask=part, position=position, dropout_p=dropout_p)
+        tensors = query[:, :, start:stop], keys[:, :, first:last], values[:, :, first:last]
+        tensors = (*tensors, bias_query[:, :, start:stop])
+        if torch.is_grad_enabled():
+            options = {"use_reentrant": False, "preserve_rng_state": dropout_p > 0}
+            parts.append(checkpoint(attend_to, *tensors, **options))
+        else:
+            parts.append(attend_to(*tensors))
+    return torch.cat(parts, dim=2)
+
+
+def attend_part(
+    query: Queries,
+    keys: Keys,
+    values: Keys,
+    bias_query: Queries,
+    mask: MaskRule,
+    position: Position,
+    dropout_p: float,
+) -> Queries:
+    """`attend_fused` with the matrices of the rules."""
+    matrix = mask.matrix()
+    matrix = None if matrix is None else matrix[:, None]
+    bias = position.bias(bias_query, mask.query_position_ids, mask.key_position_ids)
+    return attend_fused(query, keys, values, matrix, bias, dropout_p, position.score_scale)
