@@ -7,12 +7,10 @@ import torch
 from torch.nn.attention.flex_attention import AuxOutput
 
 from regard import config
-from regard.attention import HEADS as HEAD_KINDS
 from regard.attention import POSITIONS, MaskRule, Position, long
 from regard.attention.flex import attend_flex, classify_blocks
-from regard.attention.long import attend_by_block, attend_long, bias_rule, has_bias
+from regard.attention.long import attend_by_block, bias_rule, has_bias
 from regard.attention.masks import causal_mask, window_mask
-from regard.attention.positions import Alibi
 
 BATCH, HEADS, QUERY, PAST, DEPTH = 2, 3, 11, 7, 4
 FORMS = {name: {} for name in POSITIONS} | {

@@ -43,7 +43,7 @@ class LinearBias(BiasRule):
 
 @dataclass(frozen=True)
 class ClippedBias(BiasRule):
-    """A number for each distance, clipped to -m .. m: the same for all queries of a head, or not (relative)"""
+    """A learned number for each distance, clipped to -m .. m, of each head or of each query (relative)"""
 
     table: Float[Tensor, "#batch heads #query distances"]
     """For the distances -m .. m. Sentence and query have one row each, or share one."""

@@ -245,7 +245,7 @@ def distance_gradients(
 def key_finder(
     mask: MaskRule,
 ) -> Callable[[int], tuple[Int[Tensor, "batch query"], Bool[Tensor, "batch query"]]]:
-    """distance -> (index of the visible key at this distance from each query, is there one?)"""
+    """Distance -> (index of the visible key at this distance from each query, is there one?)"""
     position_ids = mask.key_position_ids
     if mask.visible is not None:
         position_ids = position_ids.masked_fill(~mask.visible, FAR)

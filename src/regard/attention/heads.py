@@ -160,8 +160,8 @@ class MultiHeadBase(nn.Module, ABC):
     ) -> AttentionOutputs:
         """(output, weights); the fused kernel, which returns no weights, unless `need_weights`.
 
-        `prefix_lengths`: see `TokenPositions`. With a rule as the mask, memory grows with the number of tokens,
-        not its square, if the weights are not needed, the score is scaled-dot and the normaliser softmax.
+        `prefix_lengths`: see `TokenPositions`. With a rule as the mask, memory grows with the number of
+        tokens, not its square, if no weights are needed and the kinds are scaled-dot and softmax.
         """
 
     def self_attend(

@@ -55,7 +55,7 @@ class MaskRule:
 
     @property
     def is_plain_causal(self) -> bool:
-        """May query i attend to exactly the keys 0 .. i? For real tokens: the output of padding is not used."""
+        """May query i attend to exactly the keys 0 .. i? So for real tokens; no output of padding is used."""
         return self.is_self and self.latest == 0 and self.window is None
 
     @property
