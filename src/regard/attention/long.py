@@ -7,6 +7,7 @@
 Time still grows with query x key, except with a window; memory grows with query + key.
 """
 
+import importlib.util
 import math
 from functools import cache, partial
 
@@ -30,6 +31,7 @@ LONG = 2048
 nothing, its kernels start faster, and a training step can be a CUDA graph; sentences stay as they were."""
 
 BLOCK_QUERIES = 512
+FLEX_DEPTH = 16  # the smallest dimension of a head in FlexAttention
 # With cuDNN's kernel, which training on sentences leaves out: planning a shape takes it a third of a second.
 FUSED = [
     SDPBackend.CUDNN_ATTENTION,
@@ -68,7 +70,8 @@ def attend_long(
         options = {"dropout_p": dropout_p, "scale": position.score_scale}
         return attend_fused(query, keys, values, matrix, **options)
     rule = bias_rule(position, bias_query) if biased else None
-    if query.is_cuda and has_triton() and not dropout_p and (rule is not None or not biased):
+    has_rules = rule is not None or not biased
+    if has_rules and not dropout_p and can_compile(query, values):
         scale = position.score_scale / math.sqrt(query.shape[-1])
         return attend_flex(query, keys, values, mask, rule, scale)
     return attend_by_block(query, keys, values, mask, position, bias_query, dropout_p)
@@ -88,14 +91,18 @@ def defining_class(position: Position, name: str) -> type:
     return next(kind for kind in type(position).__mro__ if name in vars(kind))
 
 
+def can_compile(query: Queries, values: Keys) -> bool:
+    """Has FlexAttention a kernel for these? Few queries need none: their matrices are small."""
+    depth = min(query.shape[-1], values.shape[-1])
+    many = query.shape[2] > BLOCK_QUERIES
+    return query.is_cuda and many and depth >= FLEX_DEPTH and has_triton()
+
+
 @cache
 def has_triton() -> bool:
     """FlexAttention is compiled with Triton, which PyTorch brings along on some systems only."""
-    try:
-        import triton  # noqa: F401
-    except ImportError:
-        return False
-    return torch.cuda.get_device_capability() >= (8, 0)
+    is_new = torch.cuda.get_device_capability() >= (8, 0)
+    return is_new and importlib.util.find_spec("triton") is not None
 
 
 def attend_by_block(
@@ -106,17 +113,16 @@ def attend_by_block(
     position: Position,
     bias_query: Queries,
     dropout_p: float = 0.0,
-    size: int = BLOCK_QUERIES,
 ) -> Queries:
-    """The same for `size` queries at a time, with the masks and biases of those alone.
+    """The same for 512 queries at a time, with the masks and biases of those alone.
 
     In the backward pass each part is computed once more, so that nothing of its size is stored.
     """
     from torch.utils.checkpoint import checkpoint
 
     parts = []
-    for start in range(0, query.shape[2], size):
-        stop = min(start + size, query.shape[2])
+    for start in range(0, query.shape[2], BLOCK_QUERIES):
+        stop = min(start + BLOCK_QUERIES, query.shape[2])
         first, last = mask.needed_keys(start, stop)
         part = mask.rows(start, stop).columns(first, last)
         attend_to = partial(attend_part, mask=part, position=position, dropout_p=dropout_p)

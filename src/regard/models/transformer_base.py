@@ -54,8 +54,8 @@ class TransformerState(DecoderState):
     prefix_lengths: Int[Tensor, " batch"] | None
     """In a decoder-only model, the length of the source, which comes before the first token."""
     next_slots: Int[Tensor, " batch"] | None
-    """In a reserved state, the slot of the caches for the next token, the same for all sentences. With a window
-    the caches are rings, and the slot is this number modulo their length."""
+    """In a reserved state, the slot of the caches for the next token, the same for all sentences. With a
+    window the caches are rings, and the slot is this number modulo their length."""
 
     def expand(self, beam: int) -> "TransformerState":
         mask = self.cache_mask
