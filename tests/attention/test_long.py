@@ -8,9 +8,11 @@ from torch.nn.attention.flex_attention import AuxOutput
 
 from regard import config
 from regard.attention import POSITIONS, MaskRule, Position, long
+from regard.attention.bias_rules import LinearBias
 from regard.attention.flex import attend_flex, classify_blocks
-from regard.attention.long import attend_by_block, bias_rule, has_bias
+from regard.attention.long import attend_by_block, attend_long, bias_rule, has_bias
 from regard.attention.masks import causal_mask, window_mask
+from regard.attention.positions import Alibi
 
 BATCH, HEADS, QUERY, PAST, DEPTH = 2, 3, 11, 7, 4
 FORMS = {name: {} for name in POSITIONS} | {
@@ -185,3 +187,54 @@ def _flex_on_cpu(request, monkeypatch) -> None:
 def test_rules_in_flex_attention_equal_the_matrix(form, rule):
     for one, two in zip(run(flexible, rule, form), run(dense, rule, form), strict=True):
         torch.testing.assert_close(one, two)
+
+
+class Steep(Alibi):
+    """A user's position, which overrides the bias alone."""
+
+    def bias(self, query, query_position_ids, key_position_ids):
+        return 2 * super().bias(query, query_position_ids, key_position_ids)
+
+
+class Steeper(Steep):
+    """One that overrides both."""
+
+    def bias_rule(self, query):
+        return LinearBias(2 * self.slopes)
+
+
+def test_a_bias_without_a_rule_of_its_own_has_none():
+    """What it inherits would be the rule of another bias."""
+    query = torch.ones(BATCH, HEADS, QUERY, DEPTH)
+    sizes = HEADS * DEPTH, HEADS, DEPTH
+    assert bias_rule(Steep(*sizes), query) is None
+    assert isinstance(bias_rule(Steeper(*sizes), query), LinearBias)
+    assert isinstance(bias_rule(Alibi(*sizes), query), LinearBias)
+
+
+@pytest.mark.parametrize("kv_heads", [1, HEADS])
+@pytest.mark.parametrize("kind", [Position, Alibi, Steep])
+def test_every_path_equals_the_matrix(kind, kv_heads, rule):
+    """`attend_long` chooses one by bias and mask."""
+    position = kind(HEADS * DEPTH, HEADS, DEPTH).double()
+    query, keys, values = tensors(rule)
+    keys, values = keys[:, :kv_heads], values[:, :kv_heads]
+    repeated = (x.expand(-1, HEADS, -1, -1) for x in (keys, values))
+    expected = long.attend_part(query, *repeated, query, rule, position, 0.0)
+    output = attend_long(query, keys, values, rule, position, query)
+    real = real_queries(rule)
+    torch.testing.assert_close(output.transpose(1, 2)[real], expected.transpose(1, 2)[real])
+
+
+def test_dropout_draws_the_same_weights_again_in_the_backward_pass(monkeypatch):
+    """The gradient of the values is what the output says: linear in them."""
+    monkeypatch.setattr(long, "BLOCK_QUERIES", 4)
+    rule = RULES["self, causal window"]
+    query, keys, values = tensors(rule)
+    values.requires_grad_()
+    position = build_position("none")
+    torch.manual_seed(3)
+    output = attend_by_block(query, keys, values, rule, position, query, 0.5)
+    [gradient] = torch.autograd.grad(output.sum(), values)
+    torch.testing.assert_close((gradient * values).sum(), output.sum())
+    assert not torch.equal(output, attend_by_block(query, keys, values, rule, position, query, 0.0))

@@ -194,7 +194,9 @@ class TableGradient(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *gradients: Any) -> Any:
         [gradient] = gradients
-        table_gradient = distance_gradients(*ctx.saved_tensors, gradient, ctx.mask, ctx.scale)
+        context, table, *tensors = ctx.saved_tensors
+        options = {"gradient": gradient, "mask": ctx.mask, "scale": ctx.scale}
+        table_gradient = distance_gradients(context, table, *tensors, **options)
         return gradient, table_gradient, None, None, None, None, None, None
 
 

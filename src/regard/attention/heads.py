@@ -198,9 +198,12 @@ class MultiHeadBase(nn.Module, ABC):
         rule: MaskRule,
         bias_query: Float[Tensor, "batch heads query _"],
     ) -> AttentionOutputs:
-        dropout_p = self.dropout if self.training else 0.0
-        context = attend_long(query, keys, values, rule, self.position, bias_query, dropout_p)
+        arguments = query, keys, values, rule, self.position, bias_query
+        context = attend_long(*arguments, self._dropout_p())
         return self.output(merge_heads(context)), None
+
+    def _dropout_p(self) -> float:
+        return self.dropout if self.training else 0.0
 
     def _window_mask(
         self,
@@ -248,7 +251,7 @@ class MultiHeadBase(nn.Module, ABC):
         bias = None if bias is None else fold_groups(bias, kv_heads)
         if mask is not None and mask.shape[2] > 1:
             mask = mask.repeat(1, 1, heads // kv_heads, 1) if kv_heads < heads else mask
-        dropout_p = self.dropout if self.training else 0.0
+        dropout_p = self._dropout_p()
         normaliser = bind_positions(self.normalise, token_positions)
         if type(self.score) is ScaledDot and normaliser is softmax and not need_weights:
             options = {"values": values, "mask": mask, "bias": bias}

@@ -67,8 +67,7 @@ def attend_long(
     if not biased and mask.is_by_key:
         matrix = mask.matrix()
         matrix = None if matrix is None else matrix[:, None]
-        options = {"dropout_p": dropout_p, "scale": position.score_scale}
-        return attend_fused(query, keys, values, matrix, **options)
+        return attend_fused(query, keys, values, matrix, None, dropout_p, position.score_scale)
     rule = bias_rule(position, bias_query) if biased else None
     has_rules = rule is not None or not biased
     if has_rules and not dropout_p and can_compile(query, values):
@@ -129,8 +128,9 @@ def attend_by_block(
         tensors = query[:, :, start:stop], keys[:, :, first:last], values[:, :, first:last]
         tensors = (*tensors, bias_query[:, :, start:stop])
         if torch.is_grad_enabled():
-            options = {"use_reentrant": False, "preserve_rng_state": dropout_p > 0}
-            parts.append(checkpoint(attend_to, *tensors, **options))
+            drops = dropout_p > 0  # then the same numbers are drawn again
+            again = partial(checkpoint, use_reentrant=False, preserve_rng_state=drops)
+            parts.append(again(attend_to, *tensors))
         else:
             parts.append(attend_to(*tensors))
     return torch.cat(parts, dim=2)

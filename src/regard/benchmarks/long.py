@@ -169,11 +169,10 @@ class PlainCausal(nn.Module):
         self.output = Linear(D_MODEL, D_MODEL, bias=False)
 
     def forward(self, x: Tensor) -> Tensor:
-        parts = self.query(x), *self.key_value(x).chunk(2, dim=-1)
+        keys, values = (split_heads(half, HEADS) for half in self.key_value(x).chunk(2, dim=-1))
+        query = split_heads(self.query(x), HEADS)
         with sdpa_kernel(FUSED):
-            heads = scaled_dot_product_attention(
-                *(split_heads(part, HEADS) for part in parts), is_causal=True
-            )
+            heads = scaled_dot_product_attention(query, keys, values, is_causal=True)
         return self.output(merge_heads(heads))
 
 
