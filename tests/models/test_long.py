@@ -1,9 +1,14 @@
 """Models give long sequences a rule instead of a mask: the same outputs and gradients, for each of them."""
 
+from typing import Any
+
 import pytest
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 
 from regard.attention import long
+from regard.config import Config
 from tests.models.conftest import MODELS
 from tests.models.stepping import assert_close
 
@@ -23,6 +28,42 @@ def compute(model, example) -> list[torch.Tensor]:
     (logits * weights).sum().backward()
     used = [p.grad for p in model.parameters() if p.grad is not None]
     return [logits.detach(), *used]
+
+
+class LargestTensor(TorchDispatchMode):
+    """How many elements the largest tensor has that any operation computes, forwards or backwards."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.elements = 0
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        result = function(*args, **(kwargs or {}))
+        sizes = [x.numel() for x in tree_leaves(result) if isinstance(x, torch.Tensor)]
+        self.elements = max(self.elements, *sizes, 0)
+        return result
+
+
+def needs_matrix(table: dict[str, Any]) -> bool:
+    """Other kinds than scaled-dot and softmax, and rotations by the number of keys."""
+    attention = Config.model_validate({"model": table}).model.attention
+    kinds = attention.score.kind, attention.normaliser.kind
+    scaling = isinstance(table.get("position"), dict) and table["position"].get("scaling")
+    return kinds != ("scaled-dot", "softmax") or scaling == "dynamic-ntk"
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_no_tensor_is_as_large_as_a_matrix(name, make, monkeypatch):
+    """In self-attention, of a long source and of a long target, with every kind of attention and position."""
+    monkeypatch.setattr(long, "LONG", 64)
+    monkeypatch.setattr(long, "BLOCK_QUERIES", 8)
+    model, length = make(name).float().train(), 120
+    ids = torch.ones(1, length, dtype=torch.int64)
+    short = ids if model.is_decoder_only else ids[:, :5]
+    with LargestTensor() as largest:
+        model.encode(ids, ids == 1).states.square().mean().backward()
+        model.features(model.encode(short, short == 1), ids).square().mean().backward()
+    assert (largest.elements >= length**2) == needs_matrix(MODELS[name])
 
 
 @pytest.mark.parametrize("name", NAMES)

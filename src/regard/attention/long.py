@@ -59,12 +59,13 @@ def attend_long(
     if groups > 1:  # copies: not every fused kernel shares a key head among query heads
         keys, values = (x.repeat_interleave(groups, dim=1) for x in (keys, values))
     biased = has_bias(position)
-    if not biased and mask.is_plain_causal:
+    can_fuse = not biased and is_fused(query, values, dropout_p)
+    if can_fuse and mask.is_plain_causal:
         scale = position.score_scale / math.sqrt(query.shape[-1])
         options = {"dropout_p": dropout_p, "is_causal": True, "scale": scale}
         with sdpa_kernel(FUSED):
             return scaled_dot_product_attention(query, keys, values, **options)
-    if not biased and mask.is_by_key:
+    if can_fuse and mask.is_by_key:
         matrix = mask.matrix()
         matrix = None if matrix is None else matrix[:, None]
         return attend_fused(query, keys, values, matrix, None, dropout_p, position.score_scale)
@@ -74,6 +75,11 @@ def attend_long(
         scale = position.score_scale / math.sqrt(query.shape[-1])
         return attend_flex(query, keys, values, mask, rule, scale)
     return attend_by_block(query, keys, values, mask, position, bias_query, dropout_p)
+
+
+def is_fused(query: Queries, values: Keys, dropout_p: float) -> bool:
+    """Has PyTorch a fused kernel for these? On a CPU, not for dropout, nor for values of another depth."""
+    return query.is_cuda or (not dropout_p and query.shape[-1] == values.shape[-1])
 
 
 def has_bias(position: Position) -> bool:
