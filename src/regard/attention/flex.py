@@ -231,9 +231,8 @@ def distance_gradients(
         result[..., limit + distance] = column
         total += column
     before = -total
-    if (
-        mask.latest is None
-    ):  # distances from m on too: those up to -m by a pass over their keys alone
+    if mask.latest is None:
+        # There are distances from m on, too: those up to -m, by a pass over their keys alone.
         earlier = replace(mask, latest=-limit, is_self=False, cache={})
         options = {"block_mask": block_mask(earlier), "scale": scale}
         part, part_lse = run_kernel(query, keys, values, **options)

@@ -27,12 +27,12 @@ Queries = Float[Tensor, "batch heads query _"]
 Keys = Float[Tensor, "batch _ key _"]
 
 LONG = 2048
-"""From so many keys on, models give attention a rule instead of a mask. Below it, a matrix of 4 MiB a head is
-nothing, its kernels start faster, and a training step can be a CUDA graph; sentences stay as they were."""
+"""From so many keys on, models give attention a rule instead of a mask. Below it, a mask has less than 4 MiB,
+and kernels need no compiler: sentences are computed as they always were."""
 
 BLOCK_QUERIES = 512
 FLEX_DEPTH = 16  # the smallest dimension of a head in FlexAttention
-# With cuDNN's kernel, which training on sentences leaves out: planning a shape takes it a third of a second.
+# With cuDNN's kernel, which `ATTENTION_BACKENDS` leaves out: planning a shape takes it a third of a second.
 FUSED = [
     SDPBackend.CUDNN_ATTENTION,
     SDPBackend.FLASH_ATTENTION,
@@ -54,7 +54,7 @@ def attend_long(
     bias_query: Queries,
     dropout_p: float = 0.0,
 ) -> Queries:
-    """`attend_fused` with the bias of the position, which is computed from `bias_query`."""
+    """`attend_fused` with the mask of the rule and the bias of the position, computed from `bias_query`."""
     groups = query.shape[1] // keys.shape[1]
     if groups > 1:  # copies: not every fused kernel shares a key head among query heads
         keys, values = (x.repeat_interleave(groups, dim=1) for x in (keys, values))
