@@ -1,5 +1,6 @@
 """Models give long sequences a rule instead of a mask: the same outputs and gradients, for each of them."""
 
+import json
 from typing import Any
 
 import pytest
@@ -12,11 +13,19 @@ from regard.config import Config
 from tests.models.conftest import MODELS
 from tests.models.stepping import assert_close
 
-NAMES = [
-    name
-    for name, table in MODELS.items()
-    if table["kind"] in ("transformer", "decoder-only") and "mixer" not in table
-]
+PARTS = ("kind", "attention", "attention_mask", "position")
+
+
+def select_names() -> list[str]:
+    """One Transformer of MODELS for each kind of self-attention, mask and position."""
+    by_parts = {}
+    for name, table in MODELS.items():
+        if table["kind"] in ("transformer", "decoder-only") and "mixer" not in table:
+            by_parts[json.dumps([table.get(part) for part in PARTS])] = name
+    return list(by_parts.values())
+
+
+NAMES = select_names()
 
 
 def compute(model, example) -> list[torch.Tensor]:
