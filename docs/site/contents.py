@@ -18,6 +18,7 @@ SECTIONS: dict[str, list[str]] = {
         "docs/understand/normalisers.md",
         "docs/understand/positions.md",
         "docs/understand/heads.md",
+        "docs/understand/long.md",
         "docs/understand/decoding.md",
         "docs/understand/training.md",
         "docs/attention.md",

@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 
 ATTEND = "tests/attention/test_attend.py"
 HEADS = "tests/attention/test_heads.py"
+LONG = "tests/attention/test_long.py"
 LATENT = "tests/attention/test_latent.py"
 NORMALISE = "tests/attention/test_normalise.py"
 POSITIONS = "tests/attention/test_positions.py"
@@ -320,6 +321,64 @@ BREAKS: list[Break] = [
         },
     ),
     *in_file(
+        "attention/masks.py",
+        LONG,
+        breaks={
+            "mask rule: a part has the keys of a wider window": (
+                "max(0, start - self.window + 1)",
+                "max(0, start - self.window + 2)",
+            ),
+            "mask rule: padding is visible": (
+                "None if self.visible is None else self.visible[:, None]",
+                "None",
+            ),
+        },
+    ),
+    *in_file(
+        "attention/flex.py",
+        LONG,
+        breaks={
+            "flex: a block at the edge of the window is skipped": (
+                "(first_query - last_key < mask.window)",
+                "(first_query - last_key < mask.window - 1)",
+            ),
+            "flex: a block with later keys is not masked": (
+                "(last_key - first_query <= mask.latest)",
+                "(first_key - first_query <= mask.latest)",
+            ),
+            "flex: the gradient of far keys is left out": (
+                "result[..., 0] = before",
+                "pass",
+            ),
+            "flex: the gradient of far later keys is left out": (
+                "result[..., -1] = -total - before",
+                "pass",
+            ),
+            "flex: a key is found where there is none": (
+                "masked_fill(~exists[:, None], 0)",
+                "clone()",
+            ),
+        },
+    ),
+    *in_file(
+        "attention/bias_rules.py",
+        LONG,
+        breaks={
+            "bias rule: every query has the bias of the first": (
+                "table[batch, head, query, distance",
+                "table[batch, head, query * 0, distance",
+            ),
+            "bias rule: earlier keys are later": ("distance.abs()", "distance"),
+        },
+    ),
+    *in_file(
+        "attention/long.py",
+        LONG,
+        breaks={
+            "long: an inherited rule stands for another bias": ("issubclass(rule, bias)", "True"),
+        },
+    ),
+    *in_file(
         "attention/positions.py",
         POSITIONS,
         breaks={
@@ -527,8 +586,8 @@ BREAKS: list[Break] = [
         DECODER_ONLY,
         breaks={
             "decoder-only: a prefix LM reads its source forward only": (
-                "if not self.is_prefix_lm:",
-                "if True:",
+                "None if self.is_prefix_lm else 0",
+                "0",
             ),
         },
     ),
@@ -550,6 +609,14 @@ BREAKS: list[Break] = [
         "models/transformer_base.py",
         EVICTION,
         breaks={
+            "state: a ring has one slot too few": (
+                "self.window * mask.shape[1] - cached",
+                "(self.window - 1) * mask.shape[1] - cached",
+            ),
+            "state: a ring is widened in the order of its slots": (
+                "order = order.remainder(cached)",
+                "order = torch.arange(cached)",
+            ),
             "state: a window keeps one key too few": (
                 "len(cached_at) - (self.window - 1)",
                 "len(cached_at) - (self.window - 2)",

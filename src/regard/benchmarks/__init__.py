@@ -3,8 +3,15 @@
 from regard.benchmarks.data import Data
 from regard.benchmarks.decoding import Decoding
 from regard.benchmarks.engines import Engines
+from regard.benchmarks.long import Long
 from regard.benchmarks.training import Training
 
-BENCHMARKS = {"data": Data, "decoding": Decoding, "engines": Engines, "training": Training}
+BENCHMARKS = {
+    "data": Data,
+    "decoding": Decoding,
+    "engines": Engines,
+    "long": Long,
+    "training": Training,
+}
 
-__all__ = ["BENCHMARKS", "Data", "Decoding", "Engines", "Training"]
+__all__ = ["BENCHMARKS", "Data", "Decoding", "Engines", "Long", "Training"]
