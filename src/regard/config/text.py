@@ -132,6 +132,11 @@ class FileData(ParallelData):
     """Longer lines are errors (see on_error)."""
     languages: tuple[str, str] | None = None
     """Languages of source and target, such as ["en", "de"], whose rules data.preprocess applies."""
+    storage: Literal["memory", "disk"] = "memory"
+    """Where training pairs are: in memory, or as token ids in files of the cache, of which a part at a time is
+    in memory."""
+    shuffle_buffer: int = Field(default=2**18, ge=1, le=limits.SENTENCES)
+    """With storage = "disk": how many pairs are in memory, where they are shuffled and put into batches."""
 
     @property
     def language_pair(self) -> tuple[str, str] | None:
@@ -150,6 +155,21 @@ class FileData(ParallelData):
                     f"data.{split} names {files[0]} as source and as target: give two files, or one "
                     ".tsv or .jsonl with both sides"
                 )
+        return self
+
+    @model_validator(mode="after")
+    def _check_storage(self) -> "FileData":
+        if self.storage == "memory" and self.changed("shuffle_buffer"):
+            raise ValueError(
+                'data.shuffle_buffer is for data.storage = "disk": pairs in memory are shuffled all '
+                "together. Leave it out"
+            )
+        unused = self.changed("preprocess", "repeat", "synthetic")
+        if self.storage == "disk" and unused:
+            raise ValueError(
+                f'data.{unused[0]} needs all pairs in memory, and data.storage is "disk": leave one of them '
+                "out, or write the pairs that you want into files of their own"
+            )
         return self
 
     @model_validator(mode="after")

@@ -175,6 +175,17 @@ class RaggedTensor:
         return self.values[index].long().masked_fill(~mask, PAD), mask
 
 
+@dataclass(frozen=True)
+class BatchSpec:
+    """The rows of a batch and the lengths its two sides are padded to."""
+
+    rows: list[int]
+    source_length: int
+    target_length: int
+    window: int = 0
+    """Of text on disk: which part of it these are rows of. See `regard.text.windows`."""
+
+
 class DeviceDataset:
     """A split held entirely on a device, where batches are gathered without a host synchronisation.
 
@@ -199,6 +210,9 @@ class DeviceDataset:
         self.source.update(data.source, [EOS])
         self.target.update(data.target, [])
 
+    def load(self, batch: BatchSpec) -> None:
+        """Have the pairs of a batch on the device: all are."""
+
     def batch(self, rows: Int[Tensor, " batch"], source_length: int, target_length: int) -> Batch:
         """The pairs at indices `rows`, each side padded to the given length."""
         source, source_mask = self.source.gather(rows, source_length)
@@ -214,17 +228,6 @@ class DeviceDataset:
             target.masked_fill((position == lengths) & is_pair, EOS),
             (position <= lengths) & is_pair,
         )
-
-
-@dataclass(frozen=True)
-class BatchSpec:
-    """The rows of a batch and the lengths its two sides are padded to."""
-
-    rows: list[int]
-    source_length: int
-    target_length: int
-    window: int = 0
-    """Of text on disk: which part of it these are rows of. See `regard.text.windows`."""
 
 
 @dataclass(frozen=True)

@@ -75,6 +75,24 @@ def read_pairs(
     than `max_characters` on a side, invalid UTF-8 or another format raises an error, or is skipped and
     counted with on_error="skip". Text is stripped of surrounding whitespace and not changed otherwise.
     """
+    counts = Counts()
+    options = {"fields": fields, "on_error": on_error, "max_characters": max_characters}
+    return list(stream_pairs(source, target, counts, **options)), counts
+
+
+def stream_pairs(
+    source: str | Path,
+    target: str | Path | None,
+    counts: Counts,
+    *,
+    fields: tuple[str, str] = ("source", "target"),
+    on_error: str = "raise",
+    max_characters: int = 2000,
+) -> Iterator[tuple[str, str]]:
+    """The pairs of `read_pairs`, one after the other; what is skipped is counted in `counts`.
+
+    An error about a line comes after all lines are read.
+    """
     if on_error not in ON_ERROR:
         raise UserError(
             f'expected on_error to be one of {join_names(ON_ERROR)}; got "{on_error}".'
@@ -87,7 +105,8 @@ def read_pairs(
         rows = _table_rows(source, fields, max_characters)
     else:
         rows = _aligned_rows(source, Path(target), max_characters)
-    return _collect(rows, on_error, str(source) if target is None else f"{source} and {target}")
+    names = str(source) if target is None else f"{source} and {target}"
+    return _select(rows, on_error, names, counts)
 
 
 def read_sentences(
@@ -96,7 +115,8 @@ def read_sentences(
     """Every line of these files as a pair with an empty source, ("", line); empty lines are ignored."""
     names = list(paths)
     rows = (row for name in names for row in _sentence_rows(Path(name), max_characters))
-    return _collect(rows, on_error, join_names(names))
+    counts = Counts()
+    return list(_select(rows, on_error, join_names(names), counts)), counts
 
 
 def _sentence_rows(path: Path, max_characters: int) -> Iterator["Row"]:
@@ -108,10 +128,10 @@ def _sentence_rows(path: Path, max_characters: int) -> Iterator["Row"]:
             yield f"{path}, line {number}", text
 
 
-def _collect(rows: Iterable["Row"], on_error: str, names: str) -> tuple[Pairs, Counts]:
+def _select(
+    rows: Iterable["Row"], on_error: str, names: str, counts: Counts
+) -> Iterator[tuple[str, str]]:
     """The valid rows; an invalid one is skipped or raises an error, as `on_error` says."""
-    pairs: Pairs = []
-    counts = Counts()
     first_error = None
     for where, row in rows:
         if isinstance(row, Invalid):
@@ -119,17 +139,16 @@ def _collect(rows: Iterable["Row"], on_error: str, names: str) -> tuple[Pairs, C
             # Read on: if two files differ in length, that explains an invalid line better.
             first_error = first_error or f"{where} {row.message}"
         elif first_error is None or on_error == "skip":
-            pairs.append(row)
+            counts.kept += 1
+            yield row
     if first_error and on_error == "raise":
         raise UserError(
             f'{first_error}. Fix the line, or skip such lines with data.on_error = "skip" '
             f"({counts.skipped:,} in total)."
         )
-    counts.kept = len(pairs)
-    if not pairs:
+    if not counts.kept:
         reason = f" ({counts.summary()}): {first_error}" if counts.skipped else ""
         raise UserError(f"expected at least one pair in {names}; got none{reason}.")
-    return pairs, counts
 
 
 Row = tuple[str, tuple[str, str] | Invalid]
