@@ -133,8 +133,8 @@ class FileData(ParallelData):
     languages: tuple[str, str] | None = None
     """Languages of source and target, such as ["en", "de"], whose rules data.preprocess applies."""
     storage: Literal["memory", "disk"] = "memory"
-    """Where training pairs are: in memory, or as token ids in files of the cache, of which a part at a time is
-    in memory."""
+    """Where training pairs are: in memory, or as token ids in files of the cache, of which a part is
+    in memory at a time."""
     shuffle_buffer: int = Field(default=2**18, ge=1, le=limits.SENTENCES)
     """With storage = "disk": how many pairs are in memory, where they are shuffled and put into batches."""
 
