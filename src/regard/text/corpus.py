@@ -14,6 +14,7 @@ from regard.text.pairs import SPLITS, Counts, Pairs
 from regard.text.sequences import check_pairs
 from regard.text.stream import PairStream, open_stream
 from regard.text.tasks import TASKS, generate_splits
+from regard.text.wildcards import has_wildcard
 
 
 @dataclass(frozen=True)
@@ -228,7 +229,7 @@ def explain_missing(data: config.FileData | config.PlainText, split: str) -> str
     """What to do about a file that is not where the config says, which may be that of a moved run."""
     paths = getattr(data, split)
     paths = (paths,) if isinstance(paths, str) else paths
-    if all(os.path.exists(path) for path in paths):
+    if all(os.path.exists(path) or has_wildcard(path) for path in paths):
         return ""
     return f" Put it there, or change data.{split} (of a trained model: in the config.toml of its run)."
 

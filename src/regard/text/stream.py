@@ -16,6 +16,7 @@ from regard.errors import UserError
 from regard.text import datasets, pairs
 from regard.text.code_version import code_version
 from regard.text.pairs import Counts, Pairs
+from regard.text.wildcards import expand
 
 SAMPLE = 200_000
 """Pairs in memory: at most so many, and half of them or more if there are enough."""
@@ -82,9 +83,11 @@ def cache_folder(key: str) -> Path:
 def hash_files(data: config.FileData) -> str:
     """A hash of what the training files contain, not of their names, and of the settings."""
     settings = {name: getattr(data, name) for name in SETTINGS}
-    paths = [data.train] if isinstance(data.train, str) else data.train
+    sides = [data.train] if isinstance(data.train, str) else data.train
     try:
-        sums = [hash_file(files.local_path(Path(path))) for path in paths]
+        sums = [
+            [hash_file(files.local_path(Path(path))) for path in expand(side)] for side in sides
+        ]
     except OSError as error:
         reason = error.strerror or error
         raise UserError(f"data.train: {error.filename} cannot be read: {reason}") from None
