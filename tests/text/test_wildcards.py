@@ -31,7 +31,9 @@ def test_wildcards_stand_for_files_in_sorted_order(tmp_path):
     write_sides(tmp_path, range(7), ".gz", gzip.compress)
     pairs, counts = read_pairs("train-*.de.gz", tmp_path / "train-?.en.gz")
     assert (pairs, counts.kept) == (PAIRS, 7)
-    data = FileData(train=("train-*.de.gz", "train-*.en.gz"), val=("train-6.de.gz", "train-6.en.gz"))
+    data = FileData(
+        train=("train-*.de.gz", "train-*.en.gz"), val=("train-6.de.gz", "train-6.en.gz")
+    )
     loaded = corpus.load(data)
     assert (loaded["train"], loaded["val"]) == (PAIRS, PAIRS[6:])
     text = corpus.load(PlainText(train="train-*.en.gz", val="train-0.en.gz"))
@@ -117,7 +119,9 @@ def test_parquet(columns, tmp_path):
     arrow = pytest.importorskip("pyarrow", reason="needs the extra `hf`")
     from pyarrow import parquet
 
-    rows = [{"source": s, "target": t, "translation": {"de": s, "en": t}, "id": 1} for s, t in PAIRS]
+    rows = [
+        {"source": s, "target": t, "translation": {"de": s, "en": t}, "id": 1} for s, t in PAIRS
+    ]
     rows[3] = dict.fromkeys(rows[3])
     for part in (slice(4), slice(4, None)):
         parquet.write_table(arrow.Table.from_pylist(rows[part]), tmp_path / f"{part.start}.parquet")

@@ -3,8 +3,9 @@
 from regard.benchmarks.data import Data
 from regard.benchmarks.decoding import Decoding
 from regard.benchmarks.engines import Engines
+from regard.benchmarks.large_data import LargeData
 from regard.benchmarks.training import Training
 
 BENCHMARKS = {"data": Data, "decoding": Decoding, "engines": Engines, "training": Training}
 
-__all__ = ["BENCHMARKS", "Data", "Decoding", "Engines", "Training"]
+__all__ = ["BENCHMARKS", "Data", "Decoding", "Engines", "LargeData", "Training"]

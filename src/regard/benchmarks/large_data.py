@@ -1,4 +1,4 @@
-"""Text larger than memory: how fast it is tokenised, and how much memory that and training need."""
+"""Text larger than memory: how fast it is tokenised, and how much memory that and its batches need."""
 
 import json
 import os
@@ -12,96 +12,116 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from regard.benchmarks.data import VAL, write_pairs
-from regard.errors import UserError
+import torch
 
-SETTINGS = {
-    "tokenizer.kind": "bpe",
-    "tokenizer.vocab_size": 8000,
-    "model.kind": "recurrent",
-    "model.embedding_dim": 16,
-    "model.hidden_dim": 16,
-    "training.batch_sentences": 64,
-    "training.epochs": 1e-9,
-}
-"""A small model, the same for any number of pairs: what is measured is the memory of the data."""
+from regard import config
+from regard.benchmarks.data import write_pairs
+from regard.errors import UserError
+from regard.text import corpus
+from regard.text.shard_writer import write_shards
+from regard.text.tokenizer import TokenizerPair
+from regard.text.windows import ShardedPairs, WindowDataset, WindowSampler
+
+STAGES = ("scan", "tokenizer", "tokenising", "batches", "again")
+"""Read the text; train a tokenizer on a sample; tokenise; the first batches; a second start of it all."""
+BATCH = (4096, 1024)  # tokens, sentences
 INTERVAL = 0.05  # seconds between two looks at the memory
 MIB = 2**20
 
 
 @dataclass(frozen=True)
 class LargeData:
-    """Pairs per second of tokenising to disk, and peak memory of that and of the first steps."""
+    """Seconds and peak memory of tokenising to disk (`data.storage`), and of the first batches."""
 
     pairs: int = 1_000_000
     steps: int = 1000
+    train: str | None = None
+    """A .tsv, instead of one that is generated."""
 
     def run(self, report: Callable[[str], object] = lambda line: None) -> dict[str, Any]:
         if not Path("/proc/self/smaps_rollup").is_file():
             raise UserError(
-                "this benchmark reads the memory of processes from /proc, as Linux has it"
+                "this benchmark reads the memory of processes in /proc, which only Linux has"
             )
         with TemporaryDirectory() as temporary:
             folder = Path(temporary)
-            for seed, (split, count) in enumerate({"train": self.pairs, "val": VAL}.items()):
-                write_pairs(folder / f"{split}.tsv", count, seed)
-            report(f"{self.pairs:,} pairs are written")
-            rows = []
-            for cached_ids in (False, True):
-                row = self.measure(folder, folder / f"run-{cached_ids}")
-                rows.append({"cached_ids": cached_ids} | row)
-                report(f"trained {self.steps:,} steps {'with' if cached_ids else 'without'} shards")
-            size = sum(path.stat().st_size for path in folder.glob("cache/shards/**/*.ids"))
+            if self.train is None:
+                write_pairs(folder / "train.tsv", self.pairs, seed=0)
+                report(f"{self.pairs:,} pairs are written")
+            rows = self.measure(self.train or str(folder / "train.tsv"), folder / "cache", report)
+            shards = folder.glob("cache/shards/**/*.ids")
+            size = sum(path.stat().st_size for path in shards) / MIB
         about = {"pairs": self.pairs, "steps": self.steps, "cores": os.cpu_count()}
-        return about | {"disk_mib": size / MIB, "rows": rows}
+        return about | {"disk_mib": size, "rows": rows}
 
-    def measure(self, folder: Path, run: Path) -> dict[str, float]:
-        """Train the first steps in a process of its own."""
-        data = {"kind": "files", "train": str(folder / "train.tsv"), "val": str(folder / "val.tsv")}
-        settings = {f"data.{key}": value for key, value in (data | {"storage": "disk"}).items()}
-        settings |= {"training.min_steps": self.steps, "training.validate_every": self.steps}
-        options = [
-            part
-            for key, value in (SETTINGS | settings).items()
-            for part in ("--set", f"{key}={json.dumps(value)}")
-        ]
-        base = folder / "mine.toml"
-        base.write_text(
-            f"data = {{{', '.join(f'{k} = {json.dumps(v)}' for k, v in data.items())}}}\n"
-        )
-        command = [sys.executable, "-m", "regard", "train", str(base), *options, "--run", str(run)]
-        environment = os.environ | {"REGARD_CACHE": str(folder / "cache")}
-        begin, seconds, peaks = time.perf_counter(), 0.0, [0, 0]
+    def measure(
+        self, train: str, cache: Path, report: Callable[[str], object]
+    ) -> list[dict[str, Any]]:
+        """Seconds, CPU seconds and peak memory of each stage, in a process of its own."""
+        command = [sys.executable, "-m", "regard.benchmarks.large_data", train, str(self.steps)]
+        environment = os.environ | {"REGARD_CACHE": str(cache)}
+        rows, peak = [], 0
         with subprocess.Popen(
-            [*command, "--device", "cpu"], env=environment, stdout=subprocess.DEVNULL
+            command, env=environment, stdout=subprocess.PIPE, text=True
         ) as process:
-            while process.poll() is None:
-                has_started = (run / "metrics.jsonl").is_file()
-                if has_started and not seconds:
-                    seconds = time.perf_counter() - begin
-                peaks[has_started] = max(peaks[has_started], sum_memory(process.pid))
+            assert process.stdout is not None
+            os.set_blocking(process.stdout.fileno(), False)
+            while process.poll() is None or len(rows) < len(STAGES):
+                peak = max(peak, sum_memory(process.pid))
                 time.sleep(INTERVAL)
-        if process.returncode:
-            raise RuntimeError(f"regard train failed with exit code {process.returncode}")
-        tokenising = self.tokenising_seconds(folder / "cache")
-        return {
-            "seconds_until_training": seconds,
-            "tokenising_seconds": tokenising,
-            "pairs_per_second": self.pairs / tokenising,
-            "peak_mib_until_training": peaks[0] / MIB,
-            "peak_mib_of_steps": peaks[1] / MIB,
-        }
+                for line in process.stdout:
+                    rows.append(json.loads(line) | {"peak_mib": peak / MIB})
+                    report(
+                        f"{rows[-1]['stage']}: {rows[-1]['seconds']:.1f} s, {peak / MIB:.0f} MiB"
+                    )
+                    peak = 0
+                if process.returncode:
+                    raise RuntimeError(f"the benchmark failed with exit code {process.returncode}")
+        return rows
 
-    @staticmethod
-    def tokenising_seconds(cache: Path) -> float:
-        """From the start of the processes, when the tokenizer is written, to the last shard."""
-        [start] = [path.stat().st_mtime for path in cache.glob("shards/*/*/tokenizer.json")]
-        return max(path.stat().st_mtime for path in cache.glob("shards/*/*/*.ids")) - start
+
+def run_stages(train: str, steps: int) -> None:
+    """What a training run does with its data before and in the first steps, without a model."""
+    data = config.FileData(train=train, val=train, storage="disk")
+    settings = config.Bpe(vocab_size=8000)
+    torch.set_num_threads(1)
+
+    def load() -> corpus.Corpus:
+        return corpus.load(data, ("train",), on_disk=True)
+
+    loaded = timed("scan", load)
+    assert loaded.stream is not None
+    stream = loaded.stream
+    tokenizers = timed("tokenizer", lambda: TokenizerPair.train(settings, loaded["train"], ()))
+    timed("tokenising", lambda: write_shards(stream, tokenizers))
+
+    def make_batches() -> None:
+        sampler = WindowSampler(
+            ShardedPairs(write_shards(stream, tokenizers), tokenizers), *BATCH, 1
+        )
+        dataset = WindowDataset(sampler, "cpu")
+        for spec in sampler.epoch(0)[:steps]:
+            dataset.load(spec)
+            dataset.batch(torch.tensor(spec.rows), spec.source_length, spec.target_length)
+
+    timed("batches", make_batches)
+    timed("again", lambda: write_shards(load().stream or stream, tokenizers))
+
+
+def timed(stage: str, function: Callable[[], Any]) -> Any:
+    """The function's result; prints what it took. CPU time includes that of ended child processes."""
+    seconds, before = time.perf_counter(), os.times()
+    result = function()
+    after = os.times()
+    cpu = sum(after[:4]) - sum(before[:4])
+    row = {"stage": stage, "seconds": time.perf_counter() - seconds, "cpu_seconds": cpu}
+    print(json.dumps(row), flush=True)  # noqa: T201
+    return result
 
 
 def sum_memory(pid: int) -> int:
     """Bytes of anonymous memory of a process and its children: without mapped files, whose pages the system
-    drops when it needs them, and shared memory counted once.
+    drops when it needs them; what they share counts once.
     """
     total = 0
     for each in family(pid):
@@ -119,3 +139,7 @@ def family(pid: int) -> Iterator[int]:
         for task in Path(f"/proc/{pid}/task").iterdir():
             for child in (task / "children").read_text().split():
                 yield from family(int(child))
+
+
+if __name__ == "__main__":
+    run_stages(sys.argv[1], int(sys.argv[2]))

@@ -7,7 +7,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from itertools import islice, zip_longest
 from pathlib import Path
 from queue import SimpleQueue
@@ -152,4 +152,6 @@ def open_worker(tokenizer: Path) -> Iterator[Encode]:
             yield encode
         except BaseException:
             process.kill()
+            with suppress(BrokenPipeError):  # of what was not sent
+                stdin.close()
             raise

@@ -13,7 +13,7 @@ from itertools import chain
 from pathlib import Path
 
 import numpy as np
-from jaxtyping import Int
+from jaxtyping import Int, Integer
 
 from regard import files
 from regard.text.tokenizer import TokenizerPair
@@ -32,8 +32,8 @@ class Shard:
 
     source_lengths: Int[np.ndarray, " pairs"]
     target_lengths: Int[np.ndarray, " pairs"]
-    source: Int[np.ndarray, " source_tokens"]
-    target: Int[np.ndarray, " target_tokens"]
+    source: Integer[np.ndarray, " source_tokens"]
+    target: Integer[np.ndarray, " target_tokens"]
     too_long: int
 
     def __len__(self) -> int:
