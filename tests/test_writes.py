@@ -24,6 +24,7 @@ ALLOWED = {
     ("benchmarks/data.py", "open"): "generated pairs, in that folder",
     ("benchmarks/data.py", "write_text"): "the settings, in that folder",
     ("benchmarks/engines.py", "TemporaryDirectory"): TEMPORARY,
+    ("benchmarks/large_data.py", "TemporaryDirectory"): TEMPORARY,
     ("benchmarks/peers.py", "TemporaryDirectory"): TEMPORARY,
     ("cli/export.py", "mkdtemp"): "a folder for the browser, guarded by report_errors",
     ("labs/grading/launch.py", "TemporaryFile"): "what the worker prints until it has started",

@@ -7,6 +7,7 @@ SECTIONS: dict[str, list[str]] = {
     "Start": [
         "docs/start/five-minutes.md",
         "docs/start/your-data.md",
+        "docs/large-data.md",
         "docs/little-data.md",
         "docs/translation.md",
         "docs/python.md",

@@ -147,6 +147,11 @@ def local_path(path: Path) -> Path:
     return Path(parse_paths(os.environ.get(PATHS) or "{}").get(os.path.normpath(path), path))
 
 
+def located_names() -> list[str]:
+    """The names for which REGARD_PATHS says where they are."""
+    return list(parse_paths(os.environ.get(PATHS) or "{}"))
+
+
 @cache
 def parse_paths(text: str) -> dict[str, str]:
     return {os.path.normpath(name): path for name, path in json.loads(text).items()}

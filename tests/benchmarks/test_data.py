@@ -1,11 +1,15 @@
 """The benchmark of own data at a tiny size, through the command line."""
 
+import io
 import json
 from collections import Counter
 
 import pytest
+from rich.console import Console
 
 from regard.benchmarks.data import ONE_STEP, measure_start, write_pairs
+from regard.benchmarks.large_data import STAGES, LargeData
+from regard.cli.benchmarks import tabulate_stages
 from tests.stories.conftest import run_command
 
 
@@ -31,3 +35,23 @@ def test_a_training_that_fails_is_no_measurement(tmp_path):
     (tmp_path / "mine.toml").write_text("nothing = 1")
     with pytest.raises(RuntimeError, match="exit code 2"):
         measure_start(tmp_path, "run")
+
+
+def test_data_on_disk_tiny():
+    result = run_command("bench", "data", "--pairs", "700", "--storage", "disk", "--json")
+    assert result.code == 0, result.err
+    document = json.loads(result.out)
+    assert [row["stage"] for row in document["rows"]] == list(STAGES)
+    assert all(row["seconds"] > 0 and row["peak_mib"] > 50 for row in document["rows"])
+    assert 0.02 < document["disk_mib"] < 0.2
+    table = Console(width=100, file=io.StringIO())
+    table.print(tabulate_stages(document))
+    assert "tokenising" in table.file.getvalue()
+    wrong = run_command("bench", "data", "--storage", "disc")
+    assert wrong.code == 2
+    assert 'takes memory or disk: got "disc". Did you mean "disk"?' in wrong.err
+
+
+def test_a_failed_stage_is_no_measurement(tmp_path):
+    with pytest.raises(RuntimeError, match="exit code 1"):
+        LargeData(3, 1, str(tmp_path / "none.tsv")).run()

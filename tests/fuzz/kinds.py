@@ -26,11 +26,14 @@ from regard.serve.catalogue import read_comparison
 from regard.text import cache, corpus, datasets, references
 from regard.text.hub import Repository
 from regard.text.lines import read_lines
+from regard.text.shard_writer import write_shards
+from regard.text.stream import open_stream
 from regard.text.synthetic import read_synthetic
 from regard.text.tokenizer import TokenizerPair
+from regard.text.windows import ShardedPairs
 from regard.training import train
 from regard.translator import load
-from tests.fuzz.samples import PAIRS, SHORT, TEXTS
+from tests.fuzz.samples import PAIRS, SHORT, TEXTS, files_on_disk
 
 
 @dataclass(frozen=True)
@@ -155,6 +158,17 @@ def read_cached_ids(folder: Path) -> Any:
     return [[list(map(int, row)) for row in side] for side in (encoded.source, encoded.target)]
 
 
+def read_shards(folder: Path) -> Any:
+    """Training pairs on disk: the scan of the text, and the shards."""
+    os.environ["REGARD_CACHE"] = str(folder)
+    tokenizers = TokenizerPair.load(folder / "tokenizer.json")
+    stream = open_stream(files_on_disk(folder))
+    data = ShardedPairs(write_shards(stream, tokenizers), tokenizers)
+    pairs = data.read(range(len(data.paths)))
+    sides = [[list(map(int, row)) for row in side] for side in (pairs.source, pairs.target)]
+    return stream.count, stream.checksum, stream.sample, sides
+
+
 def read_pairs(folder: Path, train_files: Any) -> Any:
     data = config.FileData(train=train_files, val=train_files)
     return corpus.load(data, ("train",)).splits
@@ -163,6 +177,11 @@ def read_pairs(folder: Path, train_files: Any) -> Any:
 def read_tsv(folder: Path) -> Any:
     read_lines(folder / "t.tsv")
     return read_pairs(folder, str(folder / "t.tsv"))
+
+
+def read_zst(folder: Path) -> Any:
+    read_lines(folder / "t.tsv.zst")
+    return read_pairs(folder, str(folder / "t.tsv.zst"))
 
 
 def read_gz(folder: Path) -> Any:
@@ -259,6 +278,8 @@ KINDS: dict[str, Kind] = {
     ),
     "compare-config": Kind("comparison", "out/runs/*/seed-1/config.toml", "toml", compare),
     "token-cache": Kind("tokens", "tokenised/*", "npy", read_cached_ids),
+    "shard": Kind("shards", "shards/*/*/*.ids", "binary", read_shards),
+    "scan": Kind("shards", "shards/*/scan", "text", read_shards),
     "gguf": Kind("gguf", "tiny.gguf", "binary", read_gguf, is_checked=False),
     "hf-config": Kind("checkpoint", "config.json", "json", read_checkpoint, is_checked=False),
     "hf-tokenizer": Kind("checkpoint", "tokenizer.json", "json", read_checkpoint, is_checked=False),
@@ -280,6 +301,7 @@ KINDS: dict[str, Kind] = {
     ),
     "text-tsv": Kind("texts", "t.tsv", "text", read_tsv, is_checked=False),
     "text-gz": Kind("texts", "t.tsv.gz", "gzip", read_gz, is_checked=False),
+    "text-zst": Kind("texts", "t.tsv.zst", "binary", read_zst, is_checked=False),
     "text-jsonl": Kind("texts", "t.jsonl", "jsonl", read_jsonl, is_checked=False),
     "text-parallel": Kind("texts", "t.source", "text", read_parallel, is_checked=False),
     "dataset-zip": Kind("texts", "tatoeba/fra-eng.zip", "zip", read_zip, is_checked=False),

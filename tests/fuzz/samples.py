@@ -24,6 +24,9 @@ from regard.export import export
 from regard.models import build, load_pretrained
 from regard.models.int8_probe import KERNELS
 from regard.text import cache, corpus
+from regard.text.decompress import import_zstd
+from regard.text.shard_writer import write_shards
+from regard.text.stream import open_stream
 from regard.text.tokenizer import TokenizerPair
 from regard.training import train
 from regard.translator import load
@@ -147,11 +150,24 @@ def save_token_cache(folder: Path) -> None:
     cache.encode_cached(PAIRS, tokenizers)
 
 
+def files_on_disk(folder: Path) -> config.FileData:
+    return config.FileData(train=str(folder / "t.tsv"), val=str(folder / "t.tsv"), storage="disk")
+
+
+def save_shards(folder: Path) -> None:
+    os.environ["REGARD_CACHE"] = str(folder)
+    (folder / "t.tsv").write_bytes(TSV)
+    tokenizers = TokenizerPair.train(config.Words(), PAIRS, ())
+    tokenizers.save(folder / "tokenizer.json")
+    write_shards(open_stream(files_on_disk(folder)), tokenizers)
+
+
 def save_texts(folder: Path) -> None:
     """The user's own files in every form, and a public corpus as a zip."""
     rows = [{"source": source, "target": target} for source, target in PAIRS]
     (folder / "t.tsv").write_bytes(TSV)
     (folder / "t.tsv.gz").write_bytes(gzip.compress(TSV, mtime=0))
+    (folder / "t.tsv.zst").write_bytes(import_zstd("t.tsv.zst").compress(TSV))
     (folder / "t.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     (folder / "t.source").write_text("".join(f"{source}\n" for source, _ in PAIRS))
     (folder / "t.target").write_text("".join(f"{target}\n" for _, target in PAIRS))
@@ -211,6 +227,7 @@ SAMPLES: dict[str, Callable[[Path], Any]] = {
     "hub": lambda folder: save_export(folder, "hub", LLAMA),
     "ctranslate2": lambda folder: save_export(folder, "ctranslate2", TRANSFORMER, shortlist=3),
     "tokens": save_token_cache,
+    "shards": save_shards,
     "texts": save_texts,
     "records": save_records,
     "pairs": save_pairs,

@@ -576,8 +576,12 @@ BREAKS: list[Break] = [
         BATCH,
         breaks={
             "batch: random batches are sorted by length": (
-                "ordered = shuffled if self.random else sorted",
-                "ordered = sorted",
+                "ordered = shuffled if self.random else self._sort",
+                "ordered = self._sort",
+            ),
+            "batch: rows of equal length are not shuffled": (
+                "target, source = self.lengths[rows].T",
+                "target, source = self.lengths[rows := np.sort(rows)].T",
             ),
         },
     ),
@@ -1050,8 +1054,8 @@ BREAKS: list[Break] = [
                 "target",
             ),
             "batch: a batch may exceed its budget by one row": (
-                "longest * (len(batch) + 1) > self.max_tokens",
-                "longest * len(batch) > self.max_tokens",
+                "np.arange(1, len(longest) + 1) <=",
+                "np.arange(len(longest)) <=",
             ),
         },
     ),

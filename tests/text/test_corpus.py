@@ -202,7 +202,7 @@ def test_a_dumped_config_is_valid():
 
 
 def test_fields_without_a_json_file_are_rejected():
-    message = r"data\.fields names the fields of a \.jsonl file, and none is given: leave it out"
+    message = r"data\.fields names the fields of a \.jsonl or \.parquet file, and none is given: leave it out"
     with pytest.raises(UserError, match=message):
         file_data(train=["a.jsonl", "b.jsonl"], val="b.tsv", fields=["de", "en"])
     assert file_data(train="b.tsv", val="C.JSONL", fields=["de", "en"]).fields == ("de", "en")

@@ -7,7 +7,7 @@ import pytest
 
 from regard import presets
 from regard.errors import UserError
-from regard.text import corpus, hf
+from regard.text import arrow, corpus, hf
 from tests.hub_server import serve
 
 ROWS = [{"translation": {"de": f"der {n}", "en": f"the {n}"}, "id": n} for n in range(9)]
@@ -122,7 +122,7 @@ def test_arrow_files_need_an_extra(name, tmp_path, monkeypatch):
     def fail(module):
         raise ImportError(module)
 
-    monkeypatch.setattr(hf, "import_module", fail)
+    monkeypatch.setattr(arrow, "import_module", fail)
     with pytest.raises(UserError, match=r'needs pyarrow: pip install "regard\[hf\]"'):
         load(tmp_path)
 

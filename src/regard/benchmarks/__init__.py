@@ -3,6 +3,7 @@
 from regard.benchmarks.data import Data
 from regard.benchmarks.decoding import Decoding
 from regard.benchmarks.engines import Engines
+from regard.benchmarks.large_data import LargeData
 from regard.benchmarks.long import Long
 from regard.benchmarks.training import Training
 
@@ -14,4 +15,4 @@ BENCHMARKS = {
     "training": Training,
 }
 
-__all__ = ["BENCHMARKS", "Data", "Decoding", "Engines", "Long", "Training"]
+__all__ = ["BENCHMARKS", "Data", "Decoding", "Engines", "LargeData", "Long", "Training"]

@@ -60,11 +60,22 @@ def data(
     pairs: Annotated[
         int, typer.Option(min=1, max=10**8, help="Number of training pairs.")
     ] = 2_000_000,
+    storage: Annotated[
+        str, typer.Option(help="Where training pairs are (data.storage): memory or disk.")
+    ] = "memory",
     as_json: AsJson = False,
 ) -> None:
-    """Seconds until training starts on own files, and peak memory, without and with cached ids."""
-    from regard.benchmarks import Data
+    """Seconds until training starts on own files, and peak memory; from memory or from disk."""
+    from regard.benchmarks import Data, LargeData
 
+    if storage not in ("memory", "disk"):
+        raise UserError(
+            f'--storage takes memory or disk: got "{storage}".{suggest(storage, ("memory", "disk"))}'
+        )
+    if storage == "disk":
+        result = LargeData(pairs).run(print_progress)
+        print_json(result) if as_json else out.print(tabulate_stages(result))
+        return
     result = Data(pairs).run(print_progress)
     if as_json:
         print_json(result)
@@ -76,6 +87,18 @@ def data(
         figures = f"{row['seconds']:.1f}", f"{row['peak_mib']:.0f}"
         table.add_row("yes" if row["cached_ids"] else "no", *figures)
     out.print(table)
+
+
+def tabulate_stages(result: dict[str, Any]) -> Table:
+    title = "{pairs:,} pairs, {cores} cores, {disk_mib:,.0f} MiB on disk".format(**result)
+    table = Table(title=title, box=None)
+    for column in ("stage", "seconds", "CPU seconds", "pairs/s", "peak memory, MiB"):
+        table.add_column(column, justify="left" if column == "stage" else "right", no_wrap=True)
+    for row in result["rows"]:
+        speed = "" if row["stage"] == "batches" else f"{result['pairs'] / row['seconds']:,.0f}"
+        figures = f"{row['seconds']:.1f}", f"{row['cpu_seconds']:.1f}", speed
+        table.add_row(row["stage"], *figures, f"{row['peak_mib']:.0f}")
+    return table
 
 
 @bench.command()

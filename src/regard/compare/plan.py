@@ -79,7 +79,9 @@ def plan(
             f"these are {total:,} runs, and a comparison has at most {limits.RUNS:,}: name fewer presets, "
             "values (--vary) or seeds (--seeds)"
         )
-    load_corpus = load_once(partial(corpus.load, splits=("train",)))  # read once for all runs
+    load_corpus = load_once(
+        partial(corpus.load, splits=("train",), on_disk=True)
+    )  # read once for all runs
     runs = []
     for name, values in itertools.product(names, itertools.product(*axes)):
         prefix = [Path(name).stem] if len(names) > 1 or not axes else []
@@ -103,7 +105,7 @@ def plan_run(
     seed: int,
     settings: Sequence[str],
     folder: Path,
-    load_corpus: LoadCorpus = corpus.load,
+    load_corpus: LoadCorpus = partial(corpus.load, on_disk=True),  # noqa: B008
     ancestors: tuple[str, ...] = (),
 ) -> Run:
     """One run of a preset, with these settings."""

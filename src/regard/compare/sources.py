@@ -14,6 +14,7 @@ from regard import files, presets
 from regard.compare.transfer import Snapshot, Stamps, find_files, stamp
 from regard.config import Config, DatasetData, PlainText
 from regard.text import datasets
+from regard.text.wildcards import expand, has_wildcard
 
 FOLDER = "from-other-machines"  # in the cache
 COMPLETE = "complete"  # a file that is written last
@@ -81,7 +82,10 @@ def named_files(config: Config) -> list[str]:
         names += [entry["file"], entry["monolingual"], *(entry["from"] or "").split(",")]
     names += [config.init, getattr(config.model, "name", None)]
     flat = [part for name in names for part in (name if isinstance(name, list) else [name])]
-    texts = dict.fromkeys(part for part in flat if isinstance(part, str) and part)
+    named = (part for part in flat if isinstance(part, str) and part)
+    texts = dict.fromkeys(
+        text for part in named for text in (expand(part) if has_wildcard(part) else [part])
+    )
     return [text for text in texts if os.path.exists(Path(text).expanduser())]
 
 

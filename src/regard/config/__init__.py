@@ -264,6 +264,17 @@ class Config(Table):
         return self
 
     @model_validator(mode="after")
+    def _check_storage(self) -> "Config":
+        is_on_disk = getattr(self.data, "storage", "memory") == "disk"
+        if is_on_disk and getattr(self.tokenizer, "dropout", 0):
+            raise ValueError(
+                "tokenizer.dropout segments all words anew in each epoch, and with "
+                'data.storage = "disk" they are tokenised once: set tokenizer.dropout = 0, or '
+                'data.storage = "memory"'
+            )
+        return self
+
+    @model_validator(mode="after")
     def _check_source_eos(self) -> "Config":
         if isinstance(self.data, PlainText) and not getattr(self.tokenizer, "source_eos", True):
             raise ValueError(

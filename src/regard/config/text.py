@@ -1,5 +1,6 @@
 """Data and tokenizer settings."""
 
+import re
 from typing import Literal
 
 from pydantic import Field, model_validator
@@ -115,7 +116,9 @@ class DatasetData(ParallelData):
 
 
 class FileData(ParallelData):
-    """Your own parallel text: two line-aligned files, a .tsv, or a .jsonl, each plain or .gz."""
+    """Your own parallel text: two line-aligned files, a .tsv, or a .jsonl, each plain, .gz or .zst; or a
+    .parquet. * and ? in a name stand for several files, as in train-*.de.gz.
+    """
 
     kind: Literal["files"] = "files"
     train: str | tuple[str, str]
@@ -125,13 +128,19 @@ class FileData(ParallelData):
     test: str | tuple[str, str] | None = None
     """Test files, like those of train."""
     fields: tuple[str, str] = ("source", "target")
-    """Field names of source and target in JSON lines."""
+    """Field names of source and target in JSON lines or Parquet; `translation.de` is the key de in the column
+    translation of a Parquet file."""
     on_error: Literal["raise", "skip"] = "raise"
     """What to do with a line that is empty, invalid or too long."""
     max_characters: int = Field(default=2000, ge=1, le=limits.CHARACTERS)
     """Longer lines are errors (see on_error)."""
     languages: tuple[str, str] | None = None
     """Languages of source and target, such as ["en", "de"], whose rules data.preprocess applies."""
+    storage: Literal["memory", "disk"] = "memory"
+    """Where training pairs are: in memory, or as token ids in files of the cache, of which a part is
+    in memory at a time."""
+    shuffle_buffer: int = Field(default=2**18, ge=1, le=limits.SENTENCES)
+    """With storage = "disk": how many pairs are in memory, where they are shuffled and put into batches."""
 
     @property
     def language_pair(self) -> tuple[str, str] | None:
@@ -153,12 +162,29 @@ class FileData(ParallelData):
         return self
 
     @model_validator(mode="after")
+    def _check_storage(self) -> "FileData":
+        if self.storage == "memory" and self.changed("shuffle_buffer"):
+            raise ValueError(
+                'data.shuffle_buffer is for data.storage = "disk": pairs in memory are shuffled all '
+                "together. Leave it out"
+            )
+        unused = self.changed("preprocess", "repeat", "synthetic")
+        if self.storage == "disk" and unused:
+            raise ValueError(
+                f'data.{unused[0]} needs all pairs in memory, and data.storage is "disk": leave one of them '
+                "out, or write the pairs that you want into files of their own"
+            )
+        return self
+
+    @model_validator(mode="after")
     def _check_fields(self) -> "FileData":
         single = [files for files in (self.train, self.val, self.test) if isinstance(files, str)]
-        jsonl = [name for name in single if name.lower().removesuffix(".gz").endswith(".jsonl")]
-        if self.changed("fields") and not jsonl:
+        tables = [
+            name for name in single if re.search(r"\.(jsonl(\.gz|\.zst)?|parquet)$", name.lower())
+        ]
+        if self.changed("fields") and not tables:
             raise ValueError(
-                "data.fields names the fields of a .jsonl file, and none is given: leave it out"
+                "data.fields names the fields of a .jsonl or .parquet file, and none is given: leave it out"
             )
         return self
 
@@ -245,7 +271,7 @@ class PlainText(Data):
     language: str | tuple[str, ...] = "en"
     """... and which of its languages to use."""
     train: str | tuple[str, ...] | None = None
-    """Or your own files with one sentence per line, each plain or .gz."""
+    """Or your own files with one sentence per line, each plain, .gz or .zst, which may have wildcards."""
     val: str | tuple[str, ...] | None = None
     """Validation files, like those of train."""
     test: str | tuple[str, ...] | None = None

@@ -102,6 +102,13 @@ class EncodedPairs:
         )
         return list(zip(*sides, strict=True))
 
+    def sizes(self) -> Int[np.ndarray, "pairs sides"]:
+        """(target length, source length) of each pair, in tokens."""
+        sides = (self.target, self.source)
+        if all(isinstance(ids, RaggedArray) for ids in sides):
+            return np.stack([np.diff(ids.offsets) for ids in sides], axis=1)  # type: ignore[attr-defined]
+        return np.array(self.lengths(), dtype=np.int64).reshape(-1, 2)
+
     def batch(self, rows: Sequence[int]) -> Batch:
         """The pairs at indices `rows`, padded to the longest."""
         source, source_mask = pad([self.source[row] for row in rows])
@@ -168,6 +175,17 @@ class RaggedTensor:
         return self.values[index].long().masked_fill(~mask, PAD), mask
 
 
+@dataclass(frozen=True)
+class BatchSpec:
+    """The rows of a batch and the lengths its two sides are padded to."""
+
+    rows: list[int]
+    source_length: int
+    target_length: int
+    window: int = 0
+    """Of text on disk: which part of it these are rows of. See `regard.text.windows`."""
+
+
 class DeviceDataset:
     """A split held entirely on a device, where batches are gathered without a host synchronisation.
 
@@ -192,6 +210,9 @@ class DeviceDataset:
         self.source.update(data.source, [EOS])
         self.target.update(data.target, [])
 
+    def load(self, batch: BatchSpec) -> None:
+        """Have the pairs of a batch on the device: all are."""
+
     def batch(self, rows: Int[Tensor, " batch"], source_length: int, target_length: int) -> Batch:
         """The pairs at indices `rows`, each side padded to the given length."""
         source, source_mask = self.source.gather(rows, source_length)
@@ -207,15 +228,6 @@ class DeviceDataset:
             target.masked_fill((position == lengths) & is_pair, EOS),
             (position <= lengths) & is_pair,
         )
-
-
-@dataclass(frozen=True)
-class BatchSpec:
-    """The rows of a batch and the lengths its two sides are padded to."""
-
-    rows: list[int]
-    source_length: int
-    target_length: int
 
 
 @dataclass(frozen=True)
@@ -238,8 +250,9 @@ class BatchSampler:
     """Instead of those with the least padding for `data`: of several epochs, whose lengths differ."""
 
     @cached_property
-    def lengths(self) -> list[tuple[int, int]]:
-        return self.data.lengths()
+    def lengths(self) -> Int[np.ndarray, "pairs sides"]:
+        """(target, source) lengths."""
+        return self.data.sizes()
 
     @cached_property
     def buckets(self) -> "Buckets":
@@ -247,61 +260,64 @@ class BatchSampler:
 
     def count_tokens(self, spec: BatchSpec) -> int:
         """Number of target tokens to predict: EOS counts, padding does not."""
-        return sum(self.lengths[row][0] + 1 for row in spec.rows if row < len(self.data))
+        rows = np.array(spec.rows)
+        return int((self.lengths[rows[rows < len(self.data)], 0] + 1).sum())
 
     def epoch(self, number: int) -> list[BatchSpec]:
         """The batches of an epoch, in order."""
-        generator = np.random.Generator(np.random.PCG64([self.seed, number]))
-        shuffled = generator.permutation(len(self.data)).tolist()
+        return self.draw(np.random.Generator(np.random.PCG64([self.seed, number])))
+
+    def draw(self, generator: np.random.Generator) -> list[BatchSpec]:
+        """Every pair once, in batches of similar length, all in an order that the generator decides."""
+        shuffled = generator.permutation(len(self.data))
         if self.bucket_shapes and not self.random:
             specs = list(self._fill_buckets(shuffled))
         else:
-            ordered = shuffled if self.random else sorted(shuffled, key=self.lengths.__getitem__)
-            specs = [self._exact_spec(rows) for rows in self._split(ordered)]
+            ordered = shuffled if self.random else self._sort(shuffled)
+            specs = [self._exact_spec(rows.tolist()) for rows in self._split(ordered)]
         return [specs[index] for index in generator.permutation(len(specs))]
 
     def in_order(self) -> list[list[int]]:
         """The rows of each batch for evaluation: shortest first, not shuffled."""
-        return list(self._split(sorted(range(len(self.data)), key=self.lengths.__getitem__)))
+        return [rows.tolist() for rows in self._split(self._sort(np.arange(len(self.data))))]
+
+    def _sort(self, rows: Int[np.ndarray, " pairs"]) -> Int[np.ndarray, " pairs"]:
+        """By target length, then by source length; equal ones stay in order."""
+        target, source = self.lengths[rows].T
+        return rows[np.lexsort((source, target))]
 
     def _exact_spec(self, rows: list[int]) -> BatchSpec:
         """These rows, padded to the longest."""
-        targets, sources = zip(*(self.lengths[row] for row in rows), strict=True)
-        return BatchSpec(rows, max(sources), max(targets) + 1)
+        target, source = self.lengths[rows].max(0).tolist()
+        return BatchSpec(rows, source, target + 1)
 
-    def _split(self, ordered: list[int]) -> Iterator[list[int]]:
+    def _split(self, ordered: Int[np.ndarray, " pairs"]) -> Iterator[Int[np.ndarray, " batch"]]:
         """Consecutive rows, as many per batch as the budget allows."""
-        batch: list[int] = []
-        longest = 0
-        for row in ordered:
-            target, source = self.lengths[row]
-            longest = max(longest, target + 1, source)
-            is_full = len(batch) == self.max_sentences
-            if batch and (is_full or longest * (len(batch) + 1) > self.max_tokens):
-                yield batch
-                batch, longest = [], max(target + 1, source)
-            batch.append(row)
-        if batch:
-            yield batch
+        sizes = padded_sizes(self.lengths).max(1)[ordered]
+        start = 0
+        while start < len(ordered):
+            at_most = min(self.max_sentences, self.max_tokens // max(int(sizes[start]), 1))
+            longest = np.maximum.accumulate(sizes[start : start + max(at_most, 1)])
+            # More rows never need less room: those that fit come first.
+            count = (longest * np.arange(1, len(longest) + 1) <= self.max_tokens).sum()
+            yield ordered[start : start + max(int(count), 1)]
+            start += max(int(count), 1)
 
-    def _fill_buckets(self, shuffled: list[int]) -> Iterator[BatchSpec]:
+    def _fill_buckets(self, shuffled: Int[np.ndarray, " pairs"]) -> Iterator[BatchSpec]:
         """Full batches of each bucket shape.
 
         Leftover rows go to the next larger bucket; the last batch of all is filled up with dummy rows.
         """
-        members: list[list[int]] = [[] for _ in self.buckets.shapes]
-        bucket_of = self.buckets.assign(padded_sizes(self.lengths)).tolist()
-        for row in shuffled:
-            members[bucket_of[row]].append(row)
+        bucket_of = self.buckets.assign(padded_sizes(self.lengths))[shuffled]
         leftover: list[int] = []
-        for number, (shape, rows) in enumerate(zip(self.buckets.shapes, members, strict=True), 1):
+        for number, shape in enumerate(self.buckets.shapes, 1):
             size = max(1, min(self.max_sentences, self.max_tokens // max(shape)))
-            rows = leftover + rows
+            rows = leftover + shuffled[bucket_of == number - 1].tolist()
             full = len(rows) // size * size
             for start in range(0, full, size):
                 yield BatchSpec(rows[start : start + size], *shape)
             leftover = rows[full:]
-            if leftover and number == len(members):
+            if leftover and number == len(self.buckets.shapes):
                 dummies = [len(self.data)] * (size - len(leftover))
                 yield BatchSpec(leftover + dummies, *shape)
 
@@ -323,7 +339,7 @@ class Buckets:
     ratios: tuple[float, float]
 
     @classmethod
-    def choose(cls, lengths: Sequence[tuple[int, int]], max_buckets: int) -> "Buckets":
+    def choose(cls, lengths: Sequence[tuple[int, int]] | np.ndarray, max_buckets: int) -> "Buckets":
         """At most `max_buckets`, with the least padding over SIDE_RATIOS, for (target, source) lengths."""
         sizes = padded_sizes(lengths)
         candidates = (choose_buckets(sizes, ratios, max_buckets) for ratios in SIDE_RATIOS)
@@ -341,9 +357,11 @@ class Buckets:
         return bucket_of
 
 
-def padded_sizes(lengths: Sequence[tuple[int, int]]) -> Int[np.ndarray, "pairs sides"]:
+def padded_sizes(
+    lengths: Sequence[tuple[int, int]] | np.ndarray,
+) -> Int[np.ndarray, "pairs sides"]:
     """(source, target) lengths in a batch, of (target, source) lengths in tokens."""
-    return np.array([(source, target + 1) for target, source in lengths])
+    return np.asarray(lengths, dtype=np.int64).reshape(-1, 2)[:, ::-1] + np.array([0, 1])
 
 
 def pair_sizes(

@@ -8,19 +8,16 @@ import hashlib
 import os
 import struct
 import time
-import unicodedata
 from contextlib import suppress
-from functools import cache
-from importlib import resources
 from pathlib import Path
 
 import numpy as np
-import tokenizers as tokenizers_package
 
 from regard import documents, files
 from regard.errors import UserError
 from regard.text import datasets
 from regard.text.batch import EncodedPairs, RaggedArray
+from regard.text.code_version import code_version
 from regard.text.tokenizer import TokenizerPair
 
 GIB = 2**30
@@ -54,15 +51,6 @@ def cache_key(pairs: list[tuple[str, str]], tokenizers: TokenizerPair) -> str:
     # JSON, so that a tab or newline inside a text is not mistaken for a separator.
     content = documents.dumps([code_version(), pairs, tokenizers.to_json()], sort_keys=True)
     return hashlib.sha256(content.encode()).hexdigest()[:32]
-
-
-@cache
-def code_version() -> list[str]:
-    """What the ids depend on besides text and vocabulary: our code, `tokenizers`, Python's Unicode."""
-    modules = sorted(resources.files("regard.text").iterdir(), key=lambda file: file.name)
-    sources = b"".join(file.read_bytes() for file in modules if file.name.endswith(".py"))
-    versions = [tokenizers_package.__version__, unicodedata.unidata_version]
-    return [hashlib.sha256(sources).hexdigest(), *versions]
 
 
 def read(path: Path, tokenizers: TokenizerPair) -> EncodedPairs:

@@ -14,6 +14,7 @@ from regard.config import Data, FileData, PlainText
 from regard.errors import UserError
 from regard.text.corpus import Corpus
 from regard.text.pairs import Pairs, is_tsv, read_columns
+from regard.text.wildcards import expand
 
 FEW_TRAINING_PAIRS = 500
 FEW_VALIDATION_PAIRS = 50
@@ -59,8 +60,10 @@ def check_corpus(data: Data, corpus: Corpus) -> list[str]:
 
 def check_tables(data: FileData) -> Iterator[str]:
     for split in data.file_splits:
-        if isinstance(path := getattr(data, split), str) and is_tsv(Path(path)):
-            yield from check_table(split, Path(path), data.max_characters)
+        names = getattr(data, split)
+        for path in map(Path, expand(names) if isinstance(names, str) else ()):
+            if is_tsv(path):
+                yield from check_table(split, path, data.max_characters)
 
 
 def check_table(split: str, path: Path, max_characters: int) -> Iterator[str]:

@@ -12,7 +12,9 @@ from regard.text import datasets, hf, moses, pairs, synthetic
 from regard.text.noise import corrupt_pairs
 from regard.text.pairs import SPLITS, Counts, Pairs
 from regard.text.sequences import check_pairs
+from regard.text.stream import PairStream, open_stream
 from regard.text.tasks import TASKS, generate_splits
+from regard.text.wildcards import has_wildcard
 
 
 @dataclass(frozen=True)
@@ -25,15 +27,29 @@ class Corpus:
     """Generated on the fly: not worth caching."""
     messages: tuple[str, ...] = ()
     """What to report to the user: lines skipped, sentences excluded, the fraction used."""
+    stream: PairStream | None = None
+    """All training pairs, if they stay on disk: then splits["train"] is a sample of them."""
 
     def __getitem__(self, split: str) -> list[tuple[str, str]]:
         if split not in self.splits:
             raise missing_split(split, self.splits)
         return self.splits[split]
 
+    @property
+    def num_train(self) -> int:
+        """The number of training pairs."""
+        return len(self["train"] if self.stream is None else self.stream)
+
     def checksums(self) -> dict[str, str]:
         """sha256 of each split's text: equal data gives equal sums on every machine."""
-        return {split: checksum(pairs) for split, pairs in self.splits.items()}
+        known = {} if self.stream is None else {"train": self.stream.checksum}
+        others = ((split, pairs) for split, pairs in self.splits.items() if split not in known)
+        return known | {split: checksum(pairs) for split, pairs in others}
+
+    def add_stream(self, stream: PairStream) -> "Corpus":
+        """The corpus with training pairs that stay on disk."""
+        splits = {"train": stream.sample, **self.splits}
+        return replace(self, splits=splits, stream=stream).add_messages(stream.messages)
 
     def take_fraction(self, fraction: float) -> "Corpus":
         """The corpus with this fraction of its training pairs."""
@@ -103,11 +119,16 @@ def missing_split(split: str, available: Iterable[str]) -> UserError:
     )
 
 
-def load(data: config.Data, splits: Sequence[str] = SPLITS, *, raw: bool = False) -> Corpus:
+def load(
+    data: config.Data, splits: Sequence[str] = SPLITS, *, raw: bool = False, on_disk: bool = False
+) -> Corpus:
     """The corpus of a config's [data] table. Of files, only those of these `splits` are read.
 
-    `raw`: without `data.preprocess`.
+    `raw`: without `data.preprocess`. `on_disk`: training pairs stay there if `data.storage` says so.
     """
+    if on_disk and isinstance(data, config.FileData) and data.storage == "disk":
+        in_memory = load(data, [split for split in splits if split != "train"], raw=raw)
+        return in_memory.add_stream(open_stream(data)) if "train" in splits else in_memory
     is_mixed = (
         isinstance(data, config.ParallelData)
         and "train" in splits
@@ -208,7 +229,7 @@ def explain_missing(data: config.FileData | config.PlainText, split: str) -> str
     """What to do about a file that is not where the config says, which may be that of a moved run."""
     paths = getattr(data, split)
     paths = (paths,) if isinstance(paths, str) else paths
-    if all(os.path.exists(path) for path in paths):
+    if all(os.path.exists(path) or has_wildcard(path) for path in paths):
         return ""
     return f" Put it there, or change data.{split} (of a trained model: in the config.toml of its run)."
 

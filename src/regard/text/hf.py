@@ -8,14 +8,13 @@ import json
 import re
 import zlib
 from collections.abc import Callable, Iterable, Iterator
-from importlib import import_module
 from io import TextIOWrapper
 from pathlib import Path
 from typing import Any
 
 from regard import config, files
 from regard.errors import UserError, join_names, suggest
-from regard.text.decompress import check_size
+from regard.text.arrow import find_text, read_arrow, read_parquet
 from regard.text.hub import Repository, is_hub_name
 from regard.text.lines import open_binary
 from regard.text.pairs import SPLITS, Pairs, split_pairs
@@ -26,7 +25,6 @@ WORDS = {
     "val": ("validation", "valid", "val", "dev"),
     "test": ("test", "testing", "eval", "evaluation"),
 }
-EXTRA = 'needs pyarrow: pip install "regard[hf]"'
 
 
 def read_jsonl(path: Path, columns: list[str]) -> Iterator[dict[str, Any]]:
@@ -39,36 +37,12 @@ def read_jsonl(path: Path, columns: list[str]) -> Iterator[dict[str, Any]]:
                 yield row
 
 
-def read_parquet(path: Path, columns: list[str]) -> Iterator[dict[str, Any]]:
-    file = import_arrow("pyarrow.parquet", path).ParquetFile(path)
-    groups = range(file.metadata.num_row_groups)
-    size = sum(file.metadata.row_group(group).total_byte_size for group in groups)
-    check_size(path, path.stat().st_size, size)
-    known = [name for name in columns if name in file.schema_arrow.names]
-    # Without any of the columns, the first row is enough for a message.
-    for batch in file.iter_batches(columns=known or None):
-        yield from batch.to_pylist()
-
-
-def read_arrow(path: Path, columns: list[str]) -> Iterator[dict[str, Any]]:
-    with path.open("rb") as file:
-        for batch in import_arrow("pyarrow.ipc", path).open_stream(file):
-            yield from batch.to_pylist()
-
-
 READERS: dict[str, Callable[[Path, list[str]], Iterator[dict[str, Any]]]] = {
     ".jsonl": read_jsonl,
     ".jsonl.gz": read_jsonl,
     ".parquet": read_parquet,
     ".arrow": read_arrow,
 }
-
-
-def import_arrow(module: str, path: Path) -> Any:
-    try:
-        return import_module(module)
-    except ImportError:
-        raise UserError(f"{path} {EXTRA}") from None
 
 
 def load(data: config.HubData) -> tuple[dict[str, Pairs], list[str]]:
@@ -167,31 +141,3 @@ def read_split(folder: Path, names: list[str], data: config.HubData) -> tuple[Pa
             raise UserError(f"{path} cannot be read: {error}") from None
     counts = {"pairs with an empty side": empty, "too long pairs": too_long}
     return pairs, join_names(f"{count:,} {noun}" for noun, count in counts.items() if count)
-
-
-def find_text(row: dict[str, Any], field: str, path: Path) -> str:
-    """The text in a field: a column, or `translation.de` for one inside a column."""
-    value: Any = row
-    for key in field.split("."):
-        if not isinstance(value, dict) or key not in value:
-            known = list(list_fields(row))
-            raise UserError(
-                f'data.fields: {path} has no field "{field}".{suggest(field, known)} It has '
-                f'{join_names(known)}: write data.fields = ["...", "..."], source and target'
-            )
-        value = value[key]
-    if value is not None and not isinstance(value, str):
-        raise UserError(
-            f'data.fields: "{field}" in {path} is not text but {type(value).__name__}: choose among '
-            f"{join_names(list_fields(row))}"
-        )
-    return (value or "").strip()
-
-
-def list_fields(row: dict[str, Any], prefix: str = "") -> Iterator[str]:
-    """The names of all fields, `column` or `column.key`."""
-    for key, value in row.items():
-        if isinstance(value, dict):
-            yield from list_fields(value, f"{prefix}{key}.")
-        else:
-            yield f"{prefix}{key}"

@@ -1,4 +1,4 @@
-"""The lines of a UTF-8 text file, plain or .gz.
+"""The lines of a UTF-8 text file, plain, .gz or .zst.
 
 A line ends at LF or CR LF only; `str.splitlines` also splits at form feeds and other characters within one.
 """
@@ -10,16 +10,16 @@ from pathlib import Path
 
 from regard import files
 from regard.errors import UserError
-from regard.text.decompress import open_gzip
+from regard.text.decompress import OPENERS, split_suffix
 
 BOM = b"\xef\xbb\xbf"
 
 
 def open_binary(path: Path) -> BufferedReader:
-    """A file to read, decompressed if its name ends in .gz. Not a device: /dev/zero has no end."""
-    is_compressed, path = path.name.lower().endswith(".gz"), files.local_path(path)
+    """A file to read, decompressed if its name says so. Not a device: /dev/zero has no end."""
+    (_, suffix), path = split_suffix(path.name), files.local_path(path)
     files.refuse_device(path)
-    return open_gzip(path, path) if is_compressed else path.open("rb")
+    return OPENERS[suffix](path, path) if suffix else path.open("rb")
 
 
 def read_lines(name: str | Path) -> list[str]:

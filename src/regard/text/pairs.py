@@ -1,4 +1,4 @@
-"""Users' parallel text: two line-aligned files, one TSV or one JSON-lines file, each plain or gzip.
+"""Users' parallel text: two line-aligned files, a TSV, JSON lines or Parquet, or wildcards for several.
 
 `split_pairs` divides pairs that come without splits into train, val and test.
 """
@@ -10,19 +10,23 @@ import zlib
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from hashlib import blake2b
-from itertools import zip_longest
+from itertools import chain, zip_longest
 from pathlib import Path
 from typing import NamedTuple
 
-from regard import documents
+from regard import documents, files
 from regard.errors import UserError, join_names, suggest
+from regard.text.arrow import find_text, read_parquet
+from regard.text.decompress import OPENERS, split_suffix
 from regard.text.lines import BOM, open_binary
+from regard.text.wildcards import expand, pair_files
 
 Pairs = list[tuple[str, str]]
 
 SPLITS = ("train", "val", "test")
 ON_ERROR = ("raise", "skip")
-SUFFIXES = (".tsv", ".jsonl")
+KINDS = {".gz": "gzip", ".zst": "Zstandard", "": "text"}
+SUFFIXES = (".tsv", ".jsonl", ".parquet")
 SEPARATORS = {";": "semicolons", ",": "commas", "|": "bars"}
 
 
@@ -69,11 +73,30 @@ def read_pairs(
     on_error: str = "raise",
     max_characters: int = 2000,
 ) -> tuple[Pairs, Counts]:
-    """The pairs of `source` and `target`, line by line, or of `source` alone (.tsv or .jsonl).
+    """The pairs of `source` and `target`, line by line, or of `source` alone (.tsv, .jsonl or .parquet).
 
-    A TSV gives its first two columns, JSON-lines its two `fields`. A line that has an empty side, more
+    A name with wildcards stands for several files. A TSV gives its first two columns, the others their two
+    `fields`. A line that has an empty side, more
     than `max_characters` on a side, invalid UTF-8 or another format raises an error, or is skipped and
     counted with on_error="skip". Text is stripped of surrounding whitespace and not changed otherwise.
+    """
+    counts = Counts()
+    options = {"fields": fields, "on_error": on_error, "max_characters": max_characters}
+    return list(stream_pairs(source, target, counts, **options)), counts
+
+
+def stream_pairs(
+    source: str | Path,
+    target: str | Path | None,
+    counts: Counts,
+    *,
+    fields: tuple[str, str] = ("source", "target"),
+    on_error: str = "raise",
+    max_characters: int = 2000,
+) -> Iterator[tuple[str, str]]:
+    """The pairs of `read_pairs`, one after the other; what is skipped is counted in `counts`.
+
+    An error about a line comes after all lines are read.
     """
     if on_error not in ON_ERROR:
         raise UserError(
@@ -82,21 +105,25 @@ def read_pairs(
         )
     if max_characters < 1:
         raise UserError(f"expected max_characters of 1 or more; got {max_characters}.")
-    source = Path(source)
     if target is None:
-        rows = _table_rows(source, fields, max_characters)
+        paths = map(Path, expand(source))
+        parts = (_table_rows(path, fields, max_characters) for path in paths)
     else:
-        rows = _aligned_rows(source, Path(target), max_characters)
-    return _collect(rows, on_error, str(source) if target is None else f"{source} and {target}")
+        aligned = pair_files(source, target)
+        parts = (_aligned_rows(Path(s), Path(t), max_characters) for s, t in aligned)
+    rows = chain.from_iterable(parts)
+    names = str(source) if target is None else f"{source} and {target}"
+    return _select(rows, on_error, names, counts)
 
 
 def read_sentences(
     paths: Iterable[str], on_error: str, max_characters: int
 ) -> tuple[Pairs, Counts]:
     """Every line of these files as a pair with an empty source, ("", line); empty lines are ignored."""
-    names = list(paths)
+    names = [each for name in paths for each in expand(name)]
     rows = (row for name in names for row in _sentence_rows(Path(name), max_characters))
-    return _collect(rows, on_error, join_names(names))
+    counts = Counts()
+    return list(_select(rows, on_error, join_names(names), counts)), counts
 
 
 def _sentence_rows(path: Path, max_characters: int) -> Iterator["Row"]:
@@ -108,10 +135,10 @@ def _sentence_rows(path: Path, max_characters: int) -> Iterator["Row"]:
             yield f"{path}, line {number}", text
 
 
-def _collect(rows: Iterable["Row"], on_error: str, names: str) -> tuple[Pairs, Counts]:
+def _select(
+    rows: Iterable["Row"], on_error: str, names: str, counts: Counts
+) -> Iterator[tuple[str, str]]:
     """The valid rows; an invalid one is skipped or raises an error, as `on_error` says."""
-    pairs: Pairs = []
-    counts = Counts()
     first_error = None
     for where, row in rows:
         if isinstance(row, Invalid):
@@ -119,17 +146,16 @@ def _collect(rows: Iterable["Row"], on_error: str, names: str) -> tuple[Pairs, C
             # Read on: if two files differ in length, that explains an invalid line better.
             first_error = first_error or f"{where} {row.message}"
         elif first_error is None or on_error == "skip":
-            pairs.append(row)
+            counts.kept += 1
+            yield row
     if first_error and on_error == "raise":
         raise UserError(
             f'{first_error}. Fix the line, or skip such lines with data.on_error = "skip" '
             f"({counts.skipped:,} in total)."
         )
-    counts.kept = len(pairs)
-    if not pairs:
+    if not counts.kept:
         reason = f" ({counts.summary()}): {first_error}" if counts.skipped else ""
         raise UserError(f"expected at least one pair in {names}; got none{reason}.")
-    return pairs, counts
 
 
 Row = tuple[str, tuple[str, str] | Invalid]
@@ -138,8 +164,8 @@ Row = tuple[str, tuple[str, str] | Invalid]
 def _aligned_rows(source: Path, target: Path, max_characters: int) -> Iterator[Row]:
     """Each line of `source` with the same line of `target`; both must have equally many."""
     counts = [0, 0]
-    files = (_read_lines(path, max_characters) for path in (source, target))
-    for number, lines in enumerate(zip_longest(*files), 1):
+    both = (_read_lines(path, max_characters) for path in (source, target))
+    for number, lines in enumerate(zip_longest(*both), 1):
         counts = [count + (line is not None) for count, line in zip(counts, lines, strict=True)]
         if lines[0] is None or lines[1] is None:
             continue
@@ -159,9 +185,13 @@ def _table_rows(path: Path, fields: tuple[str, str], max_characters: int) -> Ite
     if not _has_suffix(path, *SUFFIXES):
         csv = " A .csv is not read: save it as tab-separated text." * _has_suffix(path, ".csv")
         raise UserError(
-            f"expected one file of pairs that ends in {join_names(SUFFIXES)} (or one of these and .gz), "
-            f"or two files, source and target, with one sentence per line; got only {path}.{csv}"
+            f"expected one file of pairs that ends in {join_names(SUFFIXES)} (the text also with "
+            f"{join_names(OPENERS)} after it), or two files, source and target, with one sentence per line; "
+            f"got only {path}.{csv}"
         )
+    if _has_suffix(path, ".parquet"):
+        yield from _parquet_rows(path, fields, max_characters)
+        return
     for number, line in enumerate(_read_lines(path, _wide(max_characters)), 1):
         row = line if isinstance(line, Invalid) else _decode(line)
         if isinstance(row, str):
@@ -169,6 +199,20 @@ def _table_rows(path: Path, fields: tuple[str, str], max_characters: int) -> Ite
         if not isinstance(row, Invalid):
             row = _combine(_clean(row[0], max_characters), _clean(row[1], max_characters))
         yield f"{path}, line {number}", row
+
+
+def _parquet_rows(path: Path, fields: tuple[str, str], max_characters: int) -> Iterator[Row]:
+    """Each row's texts in two columns, or in fields of one: `translation.de`."""
+    columns = [field.split(".")[0] for field in fields]
+    rows = read_parquet(files.local_path(path), columns)
+    try:
+        for number, row in enumerate(rows, 1):
+            sides = [_clean(find_text(row, field, path), max_characters) for field in fields]
+            yield f"{path}, row {number}", _combine(*sides)
+    except UserError:
+        raise
+    except (ValueError, OSError) as error:  # pyarrow's errors are ValueErrors
+        raise UserError(f"{path} cannot be read: {error}") from None
 
 
 def is_tsv(path: Path) -> bool:
@@ -185,7 +229,7 @@ def read_columns(path: Path, max_characters: int) -> Iterator[list[str]]:
 
 
 def _has_suffix(path: Path, *suffixes: str) -> bool:
-    return path.name.lower().removesuffix(".gz").endswith(suffixes)
+    return split_suffix(path.name.lower())[0].endswith(suffixes)
 
 
 def _wide(max_characters: int) -> int:
@@ -285,7 +329,8 @@ def _read_lines(path: Path, max_characters: int) -> Iterator[bytes | Invalid]:
                 prefix = b""
     except (EOFError, zlib.error, gzip.BadGzipFile) as error:
         raise UserError(
-            f"{path} is damaged or not gzip: {error}. Download or create it again."
+            f"{path} is damaged or not {KINDS[split_suffix(path.name)[1]]}: {error}. Download or create it "
+            "again."
         ) from None
     except OSError as error:
         raise UserError(f"{path} cannot be read: {error.strerror or error}.") from None

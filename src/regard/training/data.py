@@ -1,26 +1,32 @@
 """The data of a run: the corpus, its tokenizers, and its splits as token ids."""
 
+import time
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 from regard import documents
 from regard.config import Bpe, Config, Data
 from regard.config.defaults import chosen_values, follow_data, follows_data
-from regard.display import Display
+from regard.display import Display, format_duration
 from regard.errors import UserError
 from regard.text import cache, corpus
 from regard.text.batch import EncodedPairs
 from regard.text.bpe_dropout import BpeDropout
 from regard.text.checks import check_corpus
 from regard.text.corpus import Corpus
+from regard.text.shard_writer import write_shards
+from regard.text.stream import PairStream
 from regard.text.tokenizer import TokenizerPair
+from regard.text.windows import ShardedPairs
 from regard.training import synthetic
 
 LoadCorpus = Callable[[Data], Corpus]
+load_corpus = partial(corpus.load, on_disk=True)
 
 
-def load_once(load: LoadCorpus = corpus.load) -> LoadCorpus:
+def load_once(load: LoadCorpus = load_corpus) -> LoadCorpus:
     """`load`, which keeps what it has read."""
     loaded: list[tuple[Data, Corpus]] = []
 
@@ -34,7 +40,7 @@ def load_once(load: LoadCorpus = corpus.load) -> LoadCorpus:
     return load_or_reuse
 
 
-def load_data(config: Config, display: Display, load: LoadCorpus = corpus.load) -> Corpus:
+def load_data(config: Config, display: Display, load: LoadCorpus = load_corpus) -> Corpus:
     """The data of the config, with what there is to report about it printed and in its messages."""
     data = load(config.data)
     data = data.add_messages(f"warning: {text}" for text in check_corpus(config.data, data))
@@ -42,7 +48,7 @@ def load_data(config: Config, display: Display, load: LoadCorpus = corpus.load) 
     return data
 
 
-def resolve_defaults(config: Config, load: LoadCorpus = corpus.load) -> Config:
+def resolve_defaults(config: Config, load: LoadCorpus = load_corpus) -> Config:
     """The config as it is trained and saved: values that nobody set follow the number of training pairs.
 
     `load`: called only if they do.
@@ -84,15 +90,40 @@ def encode_split(
     source_limit = limit + tokenizers.source_eos
     rows = [row for row, (target, source) in lengths if source <= source_limit and target <= limit]
     if not rows:
-        raise UserError(
-            f"every pair of the {split} split is longer than {limit} tokens: raise "
-            "tokenizer.max_tokens, if the model has positions for more"
-        )
+        raise all_too_long(split, limit)
     if len(rows) == len(encoded):
         return data[split], encoded
     display.print(f"{split}: skipped {len(encoded) - len(rows):,} pairs over {limit} tokens")
     short = EncodedPairs([encoded.source[r] for r in rows], [encoded.target[r] for r in rows])
     return [data[split][r] for r in rows], short
+
+
+def all_too_long(split: str, limit: int) -> UserError:
+    return UserError(
+        f"every pair of the {split} split is longer than {limit} tokens: raise "
+        "tokenizer.max_tokens, if the model has positions for more"
+    )
+
+
+def tokenise_to_disk(
+    stream: PairStream, tokenizers: TokenizerPair, display: Display
+) -> ShardedPairs:
+    """The training pairs as token ids in the cache, without those longer than the tokenizer's limit."""
+    progress, start = Display(display.console), time.monotonic()
+
+    def report(done: int, total: int) -> None:
+        progress.update(done / total, "tokenising")
+        if done == total:
+            seconds = time.monotonic() - start
+            progress.print(f"tokenised {len(stream):,} pairs in {format_duration(seconds)}")
+
+    with progress:
+        data = ShardedPairs(write_shards(stream, tokenizers, report), tokenizers)
+    if not len(data):
+        raise all_too_long("train", tokenizers.max_tokens)
+    if data.skipped:
+        display.print(f"train: skipped {data.skipped:,} pairs over {tokenizers.max_tokens} tokens")
+    return data
 
 
 def load_bpe_dropout(

@@ -3,7 +3,7 @@
 import math
 import time
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -17,6 +17,7 @@ from regard.evaluation import Likelihood, aggregate, likelihoods
 from regard.models import Model, weights
 from regard.text.batch import BatchSampler, BatchSpec, EncodedPairs
 from regard.text.bpe_dropout import BpeDropout
+from regard.text.windows import WindowSampler
 from regard.training import checkpoint, snapshots
 from regard.training.checkpoint import Progress
 from regard.training.interrupt import Interrupted, catch_signals
@@ -36,7 +37,7 @@ class TrainingLoop:
 
     settings: Training
     train_step: TrainStep
-    sampler: BatchSampler
+    sampler: BatchSampler | WindowSampler
     val: EncodedPairs
     folder: Path
     display: Display
@@ -52,7 +53,7 @@ class TrainingLoop:
     """Of the files that the weights belong to: see `regard.checksums`."""
 
     def __post_init__(self) -> None:
-        self.batches: list[BatchSpec] = []
+        self.batches: Sequence[BatchSpec] = []
         self.tensorboard: Any = None
         self.writer = Writer(self.train_step.device)
 
@@ -122,6 +123,7 @@ class TrainingLoop:
         """The batches of the current epoch; with BPE-dropout, its segmentations on the device, too."""
         epoch = self.progress.epoch
         if self.bpe_dropout is not None:
+            assert isinstance(self.sampler, BatchSampler)  # words of text on disk are not indexed
             data = self.bpe_dropout.epoch(epoch)
             self.train_step.data.update(data)
             self.sampler = replace(self.sampler, data=data)
@@ -130,7 +132,8 @@ class TrainingLoop:
     def step(self) -> None:
         """One optimizer step, on the next batches; the last step of an epoch may have fewer."""
         progress = self.progress
-        batches = self.batches[progress.batch :][: self.settings.accumulation_steps]
+        end = progress.batch + self.settings.accumulation_steps
+        batches = self.batches[progress.batch : end]
         self.train_step(batches, self.learning_rate, progress.step)
         progress.step += 1
         progress.tokens += sum(self.sampler.count_tokens(batch) for batch in batches)

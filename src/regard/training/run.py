@@ -20,6 +20,7 @@ from regard.text.batch import BatchSampler, Buckets, DeviceDataset
 from regard.text.bpe_dropout import BpeDropout
 from regard.text.corpus import Corpus
 from regard.text.tokenizer import TokenizerPair
+from regard.text.windows import WindowDataset, WindowSampler
 from regard.training import checkpoint, synthetic
 from regard.training.advice import advise
 from regard.training.average import validate_average
@@ -33,6 +34,7 @@ from regard.training.data import (
     load_once,
     load_tokenizers,
     resolve_defaults,
+    tokenise_to_disk,
 )
 from regard.training.device import report_out_of_memory, select_dtype, use_cuda_stream
 from regard.training.examples import draw_examples
@@ -257,23 +259,14 @@ def build_loop(
     display: Display,
 ) -> TrainingLoop:
     """Encode the data and build the training loop."""
-    train_pairs, train = encode_split(data, "train", tokenizers, display)
-    bpe_dropout = load_bpe_dropout(config, train_pairs, tokenizers)
+    batches, dataset, bpe_dropout = load_training_pairs(config, data, tokenizers, device, display)
     val_pairs, val = encode_split(data, "val", tokenizers, display)
-    display.print(describe_model(config, tokenizers, model, len(train)))
-    settings, is_cuda = config.training, device.startswith("cuda")
-    limits = (settings.batch_tokens, settings.batch_sentences)
-    shapes = settings.bucket_shapes if is_cuda else None
-    is_random = settings.batching == "random"
-    batches = BatchSampler(train, *limits, config.seed, shapes, is_random)
-    if bpe_dropout is not None:
-        batches = vary_lengths(batches, bpe_dropout)
+    settings = config.training
+    display.print(describe_model(config, tokenizers, model, len(batches.data)))
     display.print(describe_schedule(settings, batches, len(val), device, folder))
     display.print_all(describe_regularisation(settings, bpe_dropout))
     dtype = select_dtype(settings.precision, device)
-    cuda_graphs = is_cuda and can_capture_graphs(settings, model)
-    capacity = (0, 0) if bpe_dropout is None else bpe_dropout.capacity
-    dataset = DeviceDataset(batches.data, device, capacity)
+    cuda_graphs = device.startswith("cuda") and can_capture_graphs(settings, model)
     train_step = TrainStep(model, settings, dataset, dtype, cuda_graphs, display.print)
 
     def compute_bleu(model: Model) -> float:
@@ -285,6 +278,27 @@ def build_loop(
     loop = TrainingLoop(settings, train_step, batches, val, folder, display, *bleu)
     loop.bpe_dropout = bpe_dropout
     return loop
+
+
+def load_training_pairs(
+    config: Config, data: Corpus, tokenizers: TokenizerPair, device: str, display: Display
+) -> tuple[BatchSampler | WindowSampler, DeviceDataset, BpeDropout | None]:
+    """The training pairs as token ids: their batches, the pairs on the device, and their BPE-dropout."""
+    settings = config.training
+    shapes = settings.bucket_shapes if device.startswith("cuda") else None
+    is_random = settings.batching == "random"
+    options = (settings.batch_tokens, settings.batch_sentences, config.seed, shapes, is_random)
+    if data.stream is not None:
+        on_disk = tokenise_to_disk(data.stream, tokenizers, display)
+        windows = WindowSampler(on_disk, *options, data.stream.data.shuffle_buffer)
+        return windows, WindowDataset(windows, device), None
+    train_pairs, train = encode_split(data, "train", tokenizers, display)
+    batches = BatchSampler(train, *options)
+    bpe_dropout = load_bpe_dropout(config, train_pairs, tokenizers)
+    if bpe_dropout is None:
+        return batches, DeviceDataset(train, device), None
+    batches = vary_lengths(batches, bpe_dropout)
+    return batches, DeviceDataset(batches.data, device, bpe_dropout.capacity), bpe_dropout
 
 
 def vary_lengths(sampler: BatchSampler, bpe_dropout: BpeDropout) -> BatchSampler:

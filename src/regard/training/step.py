@@ -136,6 +136,7 @@ class TrainStep:
 
     def _run_batch(self, function: Callable[..., None], batch: BatchSpec) -> None:
         """Call the function with the batch, once its row numbers are on the device."""
+        self.data.load(batch)
         lengths = (batch.source_length, batch.target_length)
         rows = torch.tensor(batch.rows).to(self.device, non_blocking=True)
         self._run((len(rows), *lengths), lambda rows: function(rows, *lengths), rows)

@@ -8,6 +8,7 @@ from regard.models import Model
 from regard.text.batch import BatchSampler
 from regard.text.bpe_dropout import BpeDropout
 from regard.text.tokenizer import TokenizerPair
+from regard.text.windows import WindowSampler
 
 
 def describe_model(config: Config, tokenizers: TokenizerPair, model: Model, count: int) -> str:
@@ -24,7 +25,11 @@ def describe_model(config: Config, tokenizers: TokenizerPair, model: Model, coun
 
 
 def describe_schedule(
-    settings: Training, sampler: BatchSampler, val_count: int, device: str, folder: Path
+    settings: Training,
+    sampler: BatchSampler | WindowSampler,
+    val_count: int,
+    device: str,
+    folder: Path,
 ) -> str:
     """One line: steps and epochs, validations, early stopping, the device and the run folder."""
     per_epoch = math.ceil(len(sampler.epoch(0)) / settings.accumulation_steps)

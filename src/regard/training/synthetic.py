@@ -63,7 +63,7 @@ def count_pairs(config: Config, load_corpus: Callable[[Any], Corpus]) -> int:
     """The number of training pairs in an epoch, as far as it is known before anything is translated."""
     data = config.data
     if not isinstance(data, ParallelData) or not data.synthetic:
-        return len(load_corpus(data)["train"])
+        return load_corpus(data).num_train
     train = load_corpus(real_data(data))["train"]
     sizes = [len(select(entry, data, train, number)) for number, entry in enumerate(data.synthetic)]
     repeats = [entry.repeat for entry in data.synthetic]
