@@ -3,7 +3,7 @@
 import shlex
 import sys
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, NoReturn
 
 import typer
 
@@ -16,7 +16,6 @@ from regard.cli.common import (
     out,
 )
 from regard.config import Config, limits
-from regard.devices import resolve_device
 from regard.errors import UserError
 
 
@@ -58,6 +57,23 @@ def train(
     resume: Annotated[
         bool, typer.Option("--resume", help="Continue an interrupted run from its checkpoint.")
     ] = False,
+    devices: Annotated[
+        int,
+        typer.Option(
+            min=1,
+            max=1024,
+            help="Train on this many devices of this machine: a process for each GPU, or on the CPU. For "
+            "several machines, use torchrun.",
+        ),
+    ] = 1,
+    max_restarts: Annotated[
+        int,
+        typer.Option(
+            min=0,
+            max=1000,
+            help="With --devices: how often to start again from the last checkpoint if a process dies.",
+        ),
+    ] = 0,
 ) -> None:
     """Train a model and write a run folder."""
     overrides = [*(settings or []), *([] if seed is None else [f"seed={seed}"])]
@@ -76,14 +92,53 @@ def train(
     if adapter_only:
         config = save_adapter_only(config)
 
-    from regard.training import train
+    if devices > 1 or max_restarts:
+        from regard.training import distributed
 
+        if not distributed.is_started():
+            start_processes(device, devices, max_restarts)
+        distributed.check_devices(devices)
+    train_here(config, folder, device, devices, resume)
+
+
+def start_processes(device: str, devices: int, max_restarts: int) -> NoReturn:
+    """Run this command in a process for each device; end with its exit code."""
+    from regard.training import launch
+    from regard.training.distributed import resolve_local_device
+
+    if devices == 1:
+        raise UserError("--max-restarts is for several devices: add --devices N")
+    resolve_local_device(device, 0, devices)  # an error, if there are too few, once
+    raise typer.Exit(launch.launch(sys.argv[1:], devices, max_restarts, tell))
+
+
+def tell(sentence: str) -> None:
+    err.print(f"regard: {sentence}", style="red")
+
+
+def train_here(config: Config, folder: Path, device: str, devices: int, resume: bool) -> None:
+    """Train in this process, perhaps beside others, of which the first one prints the result."""
+    from regard.training import distributed, launch, train
+
+    resume = resume or distributed.is_restarted()
+    world = distributed.ALONE
     try:
-        card = train(config, folder, resolve_device(device), resume, out)
+        with distributed.join(device) as (world, own_device):
+            card = train(config, folder, own_device, resume, out, world=world)
     except KeyboardInterrupt as error:
-        err.print(explain_interrupt(folder, device))
+        if world.is_main:
+            err.print(explain_interrupt(folder, device, devices))
         raise typer.Exit(signals.exit_code(error)) from None
-    print_result(card["figures"], folder)
+    except UserError as error:
+        if world.is_first_to_say(str(error)):
+            raise
+        raise typer.Exit(launch.MISTAKE) from None
+    except distributed.LostProcessError as error:
+        if not launch.is_parent() and world.is_first_to_say("lost"):
+            tell(str(error))
+        raise typer.Exit(launch.LOST) from None
+    if world.is_main:
+        print_result(card["figures"], folder)
 
 
 def save_adapter_only(config: Config) -> Config:
@@ -121,12 +176,13 @@ def check_resumed_folder(folder: Path, run: Path | None, resume: bool) -> None:
     read_config(folder)
 
 
-def explain_interrupt(folder: Path, device: str) -> str:
+def explain_interrupt(folder: Path, device: str, devices: int) -> str:
     """What Ctrl-C left, and the command that goes on from there."""
     from regard.training.folder import has_checkpoint
 
     if has_checkpoint(folder):
         options = [] if device == "auto" else ["--device", device]
+        options += [] if devices == 1 else ["--devices", str(devices)]
         argument = presets.folder_argument(folder)
         command = shlex.join(["regard", "train", "--resume", argument, *options])
         return f"interrupted. Continue with: {command}"

@@ -17,6 +17,7 @@ from regard.errors import UserError
 from regard.models import Model, weights
 from regard.training import snapshots
 from regard.training.device import get_rng_states, set_rng_states
+from regard.training.distributed import World
 from regard.training.step import TrainStep
 from regard.training.writer import Writer
 
@@ -92,6 +93,16 @@ def restore(folder: Path, train_step: TrainStep) -> Progress:
     # A score before the first validation is infinite, for which JSON has no number: its default.
     names = {each.name for each in fields(Progress) if record[each.name] is not None}
     return Progress(**{name: record[name] for name in names})
+
+
+def copy_from_main(train_step: TrainStep, world: World) -> None:
+    """The state of process 0, in every process: but for random generators, which differ."""
+    with torch.no_grad():
+        world.copy_from_main(list(live_tensors(train_step).values()))
+    extra, loss_steps = world.broadcast((train_step.extra_state(), train_step.loss_steps))
+    train_step.load_extra_state(extra)
+    train_step.loss_steps = loss_steps
+    train_step.sync_compute_model()
 
 
 def check_snapshots(folder: Path, steps: Sequence[int], train_step: TrainStep) -> None:

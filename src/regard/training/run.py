@@ -16,7 +16,7 @@ from regard.evaluation import greedy_bleu
 from regard.evaluation.metrics import headline_bleu
 from regard.models import Model, PretrainedCheckpoint, build, load_pretrained
 from regard.terminal import Console
-from regard.text.batch import BatchSampler, Buckets, DeviceDataset
+from regard.text.batch import BatchSampler, Buckets, DeviceDataset, EncodedPairs
 from regard.text.bpe_dropout import BpeDropout
 from regard.text.corpus import Corpus
 from regard.text.tokenizer import TokenizerPair
@@ -35,10 +35,13 @@ from regard.training.data import (
     resolve_defaults,
 )
 from regard.training.device import report_out_of_memory, select_dtype, use_cuda_stream
+from regard.training.distributed import ALONE, World
 from regard.training.examples import draw_examples
 from regard.training.folder import (
+    check_data_of_main,
     check_folder,
     check_same_data,
+    check_shared_folder,
     clean_up,
     empty_on_error,
     is_finished,
@@ -50,6 +53,9 @@ from regard.training.summary import describe_model, describe_regularisation, des
 from regard.training.warm_start import SourceCheckpoint
 from regard.translator import Translator, load, read_config
 
+Pairs = list[tuple[str, str]]
+FINISHED = "finished"
+
 
 def train(
     config: Config | None,
@@ -60,14 +66,18 @@ def train(
     jobs: int = 1,
     data: Corpus | None = None,
     callbacks: tuple[Callback, ...] = (),
+    world: World = ALONE,
 ) -> dict[str, Any]:
     """Train in `folder` and return the result card. Resuming a finished run changes nothing.
 
     A run is finished in this order: best weights, examples, card; only then is its checkpoint dropped.
 
     `config`: None to resume with that of the folder. `jobs`: how many runs share the device, for the
-    card. `data`: instead of that of the config. `callbacks` get each event of metrics.jsonl.
+    card. `data`: instead of that of the config. `callbacks` get each event of metrics.jsonl. `world`: the
+    processes that train together, all of which call this.
     """
+    if not world.is_main:
+        return train_beside_main(folder, device, world)
     # The config of a folder is resolved, and its data may be gone: a finished run does not need it.
     config_is_given = config is not None
     given = config or read_config(folder)
@@ -85,16 +95,28 @@ def train(
                 check_same_data(folder, load_corpus(located.data))
             clean_up(folder, config)
             display.print(f"{folder} is finished: there is nothing to continue")
-            return documents.read(folder / "card.json", schemas.Card)
+            world.broadcast(FINISHED)
+            return world.broadcast(documents.read(folder / "card.json", schemas.Card))
         resume = (folder / checkpoint.FILE).is_file()
         choices = describe_choices(given, config)
         with (
             empty_on_error(folder),
             report_out_of_memory(config.training.batch_tokens),
-            use_saved_threads(folder, display) if resume and device == "cpu" else nullcontext(),
+            use_saved_threads(folder, world, display)
+            if resume and device == "cpu"
+            else nullcontext(),
         ):
             return train_in_folder(
-                config, choices, folder, device, resume, display, jobs, load_corpus, callbacks
+                config,
+                choices,
+                folder,
+                device,
+                resume,
+                display,
+                jobs,
+                load_corpus,
+                callbacks,
+                world,
             )
 
 
@@ -108,6 +130,7 @@ def train_in_folder(
     jobs: int,
     load_corpus: LoadCorpus,
     callbacks: tuple[Callback, ...],
+    world: World,
 ) -> dict[str, Any]:
     """The steps of a run: data, model, warm start, loop, card.
 
@@ -129,15 +152,18 @@ def train_in_folder(
     tokenizers, model = build_model(config, folder, data, source_checkpoint, resume, display)
     model = move_to_device(model, device)
     init = apply_warm_start(source_checkpoint, model, tokenizers, data, display)
-    environment = describe_environment(device, jobs)
+    environment = describe_environment(device, jobs, world.size)
+    splits = encode_splits(data, tokenizers, display)
+    world.broadcast(data.checksums())  # the other processes now read what is in the folder
     with use_cuda_stream(device):
-        loop = build_loop(config, folder, device, data, tokenizers, model, display)
+        loop = build_loop(config, folder, device, splits, tokenizers, model, display, world)
         loop.callbacks, loop.file_checksums = callbacks, checksums.of_run(folder)
         with display:
             if resume:
                 resume_loop(loop, data)
             else:
                 start_log(loop, config.seed, model, data, {**environment, **init, **made})
+            loop.start_together()
             progress = loop.run()
             average = validate_average(loop)
     from_scratch = not config.is_pretrained and config.init is None
@@ -149,7 +175,28 @@ def train_in_folder(
     draw_examples(load(folder, device), data, folder / "examples")
     write_card(folder, card)
     clean_up(folder, config)
-    return card
+    return world.broadcast(card)
+
+
+def train_beside_main(folder: Path, device: str, world: World) -> dict[str, Any]:
+    """`train` in a process that is not the first: it reads what the first has put into the folder."""
+    checksums_of_main = world.broadcast()
+    if checksums_of_main == FINISHED:
+        return world.broadcast()
+    check_shared_folder(folder)
+    config = read_config(folder)
+    display = Display(Console(quiet=True))
+    with report_out_of_memory(config.training.batch_tokens):
+        data = load_data(presets.locate_pairs(config, folder), display)
+        check_data_of_main(data.checksums(), checksums_of_main, folder)
+        tokenizers, model = build_model(config, folder, data, None, resume=True, display=display)
+        model = move_to_device(model, device)
+        splits = encode_splits(data, tokenizers, display)
+        with use_cuda_stream(device):
+            loop = build_loop(config, folder, device, splits, tokenizers, model, display, world)
+            loop.start_together()
+            loop.run()
+    return world.broadcast()
 
 
 def make_synthetic(
@@ -171,10 +218,16 @@ def save_config(config: Config, folder: Path) -> None:
         files.write(folder / "config.toml", config.to_toml())
 
 
-def use_saved_threads(folder: Path, display: Display) -> AbstractContextManager[None]:
-    """Compute with as many threads as when the run started: they decide in which order sums round."""
+def use_saved_threads(folder: Path, world: World, display: Display) -> AbstractContextManager[None]:
+    """Compute with as many threads as when the run started: they decide in which order sums round.
+
+    On another number of processes, they round in another order anyway.
+    """
     default = torch.get_num_threads()
-    saved = read_start_event(folder).get("threads") or default
+    start = read_start_event(folder)
+    saved = start.get("threads") or default
+    if start.get("processes", 1) != world.size:
+        saved = default
     if saved != default:
         display.print(f"using {saved} CPU threads, as when this run started (now {default})")
     return use_threads(saved)
@@ -247,19 +300,26 @@ def apply_warm_start(
     return {"init": started.record}
 
 
+def encode_splits(
+    data: Corpus, tokenizers: TokenizerPair, display: Display
+) -> dict[str, tuple[Pairs, EncodedPairs]]:
+    """What is trained and validated on, as text and as token ids."""
+    return {split: encode_split(data, split, tokenizers, display) for split in ("train", "val")}
+
+
 def build_loop(
     config: Config,
     folder: Path,
     device: str,
-    data: Corpus,
+    splits: dict[str, tuple[Pairs, EncodedPairs]],
     tokenizers: TokenizerPair,
     model: Model,
     display: Display,
+    world: World,
 ) -> TrainingLoop:
-    """Encode the data and build the training loop."""
-    train_pairs, train = encode_split(data, "train", tokenizers, display)
+    """The training loop, before its first step."""
+    (train_pairs, train), (val_pairs, val) = splits["train"], splits["val"]
     bpe_dropout = load_bpe_dropout(config, train_pairs, tokenizers)
-    val_pairs, val = encode_split(data, "val", tokenizers, display)
     display.print(describe_model(config, tokenizers, model, len(train)))
     settings, is_cuda = config.training, device.startswith("cuda")
     limits = (settings.batch_tokens, settings.batch_sentences)
@@ -268,13 +328,14 @@ def build_loop(
     batches = BatchSampler(train, *limits, config.seed, shapes, is_random)
     if bpe_dropout is not None:
         batches = vary_lengths(batches, bpe_dropout)
-    display.print(describe_schedule(settings, batches, len(val), device, folder))
+    devices = device if world.is_alone else f"{world.size} x {device.partition(':')[0]}"
+    display.print(describe_schedule(settings, batches, len(val), devices, folder))
     display.print_all(describe_regularisation(settings, bpe_dropout))
     dtype = select_dtype(settings.precision, device)
     cuda_graphs = is_cuda and can_capture_graphs(settings, model)
     capacity = (0, 0) if bpe_dropout is None else bpe_dropout.capacity
     dataset = DeviceDataset(batches.data, device, capacity)
-    train_step = TrainStep(model, settings, dataset, dtype, cuda_graphs, display.print)
+    train_step = TrainStep(model, settings, dataset, dtype, cuda_graphs, display.print, world)
 
     def compute_bleu(model: Model) -> float:
         translator = Translator(config, tokenizers, model)
@@ -282,7 +343,7 @@ def build_loop(
 
     metric = compute_bleu if settings.checkpoint_metric == "bleu" else None
     bleu = (metric, headline_bleu(config.data))
-    loop = TrainingLoop(settings, train_step, batches, val, folder, display, *bleu)
+    loop = TrainingLoop(settings, train_step, batches, val, folder, display, *bleu, world=world)
     loop.bpe_dropout = bpe_dropout
     return loop
 

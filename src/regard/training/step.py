@@ -3,7 +3,8 @@
 A step never waits for the device. On a GPU a step of this size is hundreds of small kernels, and
 launching them takes longer than running them. So the first batch of each shape runs eagerly, the second
 is captured as a CUDA graph, and all further ones replay that graph. With gradient accumulation, the graph
-of a shape adds to the gradients, and one more graph updates the weights.
+of a shape adds to the gradients, and one more graph updates the weights. So it is with several processes:
+between the two graphs, gradients are summed over the processes, as no graph holds what others send.
 """
 
 import copy
@@ -28,6 +29,7 @@ from regard.torch_private import (
     foreach_mul_,
     foreach_sub,
 )
+from regard.training.distributed import ALONE, World
 from regard.training.objective import objective
 
 MIN_LOSS_SCALE = 2.0**-10
@@ -67,8 +69,9 @@ class TrainStep:
         dtype: torch.dtype,
         cuda_graphs: bool,
         log: Callable[[str], None],
+        world: World = ALONE,
     ) -> None:
-        self.model, self.settings, self.data = model, settings, data
+        self.model, self.settings, self.data, self.world = model, settings, data, world
         self.optimizer = build_optimizer(model, settings)
         self.learning_rate: Tensor = self.optimizer.param_groups[0]["lr"]
         self.device = self.learning_rate.device
@@ -98,11 +101,13 @@ class TrainStep:
             # A smaller decay at first: the average spans about a tenth of the steps so far.
             self.ema_weight.fill_(1 - min(self.settings.ema_decay, (1 + step) / (10 + step)))
         self.loss_steps += 1
-        if self.settings.accumulation_steps == 1:
+        if self.settings.accumulation_steps == 1 and self.world.is_alone:
             [batch] = batches
             return self._run_batch(self._step, batch)
         for batch in batches:
-            self._run_batch(self._accumulate, batch)
+            part = self.world.share_rows(batch, dummy=self.data.num_pairs)
+            self._run_batch(self._accumulate, part)
+        self._add_up_processes()
         return self._run("update", self._update_from_sums)
 
     def mean_loss(self) -> float:
@@ -183,6 +188,11 @@ class TrainStep:
             self.accumulated_loss += tokens * loss
             self.accumulated_tokens += tokens
             add_gradients(self.parameters, gradients, tokens)
+
+    def _add_up_processes(self) -> None:
+        """Sum over the processes what each has accumulated from its part of the batches."""
+        gradients = [p.grad for p in self.parameters if p.grad is not None]
+        self.world.add_up([*gradients, self.accumulated_loss, self.accumulated_tokens])
 
     def _update_from_sums(self) -> None:
         """Update from what `_accumulate` has added up, and start again from zero."""
