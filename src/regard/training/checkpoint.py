@@ -15,9 +15,8 @@ from torch.optim import AdamW
 from regard import checksums, documents, files, schemas
 from regard.errors import UserError
 from regard.models import Model, weights
-from regard.training import snapshots
+from regard.training import sharding, snapshots
 from regard.training.device import get_rng_states, set_rng_states
-from regard.training.distributed import World
 from regard.training.step import TrainStep
 from regard.training.writer import Writer
 
@@ -74,7 +73,9 @@ def restore(folder: Path, train_step: TrainStep) -> Progress:
     if "loss_steps" not in record and "loss_sum" not in tensors:  # version 0.2.0: averaged anew
         record["loss_steps"], tensors["loss_sum"] = 0, torch.zeros(())
     record.setdefault("averaged_steps", [])  # an earlier version did not average
-    check_tensors(path, tensors, collect_tensors(train_step))
+    states = add_prefix(RNG, get_rng_states(train_step.device))
+    extra = add_prefix(EXTRA, train_step.extra_state())
+    check_tensors(path, tensors, live_tensors(train_step) | states | extra)
     try:
         documents.check(record, schemas.Progress)
         check_snapshots(folder, record["averaged_steps"], train_step)
@@ -85,7 +86,7 @@ def restore(folder: Path, train_step: TrainStep) -> Progress:
         raise UserError(f"{path} is not a checkpoint of this version of regard: {error}") from None
     with torch.no_grad():
         for name, tensor in live_tensors(train_step).items():
-            tensor.copy_(tensors[name])
+            sharding.copy_part(tensor, tensors[name])
     train_step.load_extra_state(select_prefix(tensors, EXTRA))
     train_step.loss_steps = record["loss_steps"]
     train_step.sync_compute_model()
@@ -93,16 +94,6 @@ def restore(folder: Path, train_step: TrainStep) -> Progress:
     # A score before the first validation is infinite, for which JSON has no number: its default.
     names = {each.name for each in fields(Progress) if record[each.name] is not None}
     return Progress(**{name: record[name] for name in names})
-
-
-def copy_from_main(train_step: TrainStep, world: World) -> None:
-    """The state of process 0, in every process: but for random generators, which differ."""
-    with torch.no_grad():
-        world.copy_from_main(list(live_tensors(train_step).values()))
-    extra, loss_steps = world.broadcast((train_step.extra_state(), train_step.loss_steps))
-    train_step.load_extra_state(extra)
-    train_step.loss_steps = loss_steps
-    train_step.sync_compute_model()
 
 
 def check_snapshots(folder: Path, steps: Sequence[int], train_step: TrainStep) -> None:
@@ -127,9 +118,10 @@ def drop(folder: Path) -> None:
 
 
 def collect_tensors(train_step: TrainStep) -> dict[str, Tensor]:
-    """Every tensor of a checkpoint, by name."""
+    """Every tensor of a checkpoint, by name, as if one process trained alone: all processes call this."""
+    live = {name: sharding.gather(tensor) for name, tensor in live_tensors(train_step).items()}
     states = add_prefix(RNG, get_rng_states(train_step.device))
-    return live_tensors(train_step) | states | add_prefix(EXTRA, train_step.extra_state())
+    return live | states | add_prefix(EXTRA, train_step.extra_state())
 
 
 def live_tensors(train_step: TrainStep) -> dict[str, Tensor]:

@@ -74,7 +74,7 @@ class World:
     def copy_from_main(self, tensors: Sequence[Tensor]) -> None:
         """Replace each tensor by that of process 0."""
         if not self.is_alone:
-            with report_lost_process():
+            with report_lost_process(), torch.no_grad():
                 for tensor in tensors:
                     distributed.broadcast(tensor, 0)
 

@@ -17,7 +17,7 @@ from regard.evaluation import Likelihood, aggregate, likelihoods
 from regard.models import Model, weights
 from regard.text.batch import BatchSampler, BatchSpec, EncodedPairs
 from regard.text.bpe_dropout import BpeDropout
-from regard.training import checkpoint, snapshots
+from regard.training import checkpoint, sharding, snapshots
 from regard.training.checkpoint import Progress
 from regard.training.distributed import ALONE, World
 from regard.training.interrupt import Interrupted, catch_signals
@@ -86,9 +86,11 @@ class TrainingLoop:
     def restore(self) -> None:
         """Continue from the last checkpoint; events that were logged after it are deleted."""
         self.progress = checkpoint.restore(self.folder, self.train_step)
-        self.shorten_log()
+        if self.world.is_main:
+            self.shorten_log()
 
     def shorten_log(self) -> None:
+        """Delete what was logged after the checkpoint."""
         path, length = self.folder / "metrics.jsonl", self.progress.metrics_bytes
         saved = path.read_bytes() if path.is_file() else b""
         if len(saved) < length:
@@ -99,12 +101,6 @@ class TrainingLoop:
                 stacklevel=2,
             )
         files.shorten(path, length)
-
-    def start_together(self) -> None:
-        """Give every process the weights, the optimizer state and the progress of process 0."""
-        if not self.world.is_alone:
-            checkpoint.copy_from_main(self.train_step, self.world)
-            self.progress = self.world.broadcast(self.progress)
 
     def run(self) -> Progress:
         """Train until the last epoch is done or early stopping ends the run."""
@@ -181,8 +177,9 @@ class TrainingLoop:
         train_loss = self.mean_loss()
         self.train_step.reset_loss()
         tokens_per_second = self.stop_clock()
-        model = self.train_step.ema_model
-        likelihood, bleu = self.world.compute_on_main(lambda: self.validate_model(model))
+        with self.train_step.validated_model() as model:
+            likelihood, bleu = self.world.compute_on_main(lambda: self.validate_model(model))
+            tensors = weights.saved_tensors(model)
         is_best = self.compare_with_best(likelihood.loss, bleu)
         patience = self.settings.patience
         stop_early = patience is not None and progress.validations_since_best >= patience
@@ -195,7 +192,6 @@ class TrainingLoop:
             self.display.print(f"early stopping: no improvement in {count} validations")
         record = {"step": progress.step, "loss": likelihood.loss}
         record |= {"files": dict(self.file_checksums)}
-        tensors = weights.saved_tensors(model)
         if is_best:
             self.writer.save(self.folder / "model.safetensors", tensors, record)
         count = self.settings.average_checkpoints
@@ -210,7 +206,8 @@ class TrainingLoop:
     def save_checkpoint(self) -> None:
         """Write a checkpoint between two validations; an error if the weights are not finite."""
         self.mean_loss()
-        if not all(bool(p.isfinite().all()) for p in self.train_step.model.parameters()):
+        finite = (p.isfinite().all() for p in self.train_step.model.parameters())
+        if not all(bool(sharding.gather(flag)) for flag in finite):
             raise UserError(
                 f"the weights became infinite or nan at step {self.progress.step}: "
                 "the checkpoints saved so far are unchanged"

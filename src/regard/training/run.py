@@ -48,7 +48,7 @@ from regard.training.folder import (
     read_start_event,
 )
 from regard.training.loop import Callback, TrainingLoop
-from regard.training.step import TrainStep
+from regard.training.step import TrainStep, is_sharded
 from regard.training.summary import describe_model, describe_regularisation, describe_schedule
 from regard.training.warm_start import SourceCheckpoint
 from regard.translator import Translator, load, read_config
@@ -150,11 +150,13 @@ def train_in_folder(
     data = load_data(located, display, load_corpus)
     display.print_all(choices)
     tokenizers, model = build_model(config, folder, data, source_checkpoint, resume, display)
-    model = move_to_device(model, device)
+    model = move_to_device(model, device, config, world)
     init = apply_warm_start(source_checkpoint, model, tokenizers, data, display)
     environment = describe_environment(device, jobs, world.size)
     splits = encode_splits(data, tokenizers, display)
-    world.broadcast(data.checksums())  # the other processes now read what is in the folder
+    # The other processes wait for this: now they read what is in the folder.
+    world.broadcast((data.checksums(), resume))
+    world.copy_from_main(list(model.parameters()))
     with use_cuda_stream(device):
         loop = build_loop(config, folder, device, splits, tokenizers, model, display, world)
         loop.callbacks, loop.file_checksums = callbacks, checksums.of_run(folder)
@@ -163,7 +165,6 @@ def train_in_folder(
                 resume_loop(loop, data)
             else:
                 start_log(loop, config.seed, model, data, {**environment, **init, **made})
-            loop.start_together()
             progress = loop.run()
             average = validate_average(loop)
     from_scratch = not config.is_pretrained and config.init is None
@@ -180,9 +181,10 @@ def train_in_folder(
 
 def train_beside_main(folder: Path, device: str, world: World) -> dict[str, Any]:
     """`train` in a process that is not the first: it reads what the first has put into the folder."""
-    checksums_of_main = world.broadcast()
-    if checksums_of_main == FINISHED:
+    message = world.broadcast()
+    if message == FINISHED:
         return world.broadcast()
+    checksums_of_main, resume = message
     check_shared_folder(folder)
     config = read_config(folder)
     display = Display(Console(quiet=True))
@@ -190,11 +192,13 @@ def train_beside_main(folder: Path, device: str, world: World) -> dict[str, Any]
         data = load_data(presets.locate_pairs(config, folder), display)
         check_data_of_main(data.checksums(), checksums_of_main, folder)
         tokenizers, model = build_model(config, folder, data, None, resume=True, display=display)
-        model = move_to_device(model, device)
+        model = move_to_device(model, device, config, world)
         splits = encode_splits(data, tokenizers, display)
+        world.copy_from_main(list(model.parameters()))
         with use_cuda_stream(device):
             loop = build_loop(config, folder, device, splits, tokenizers, model, display, world)
-            loop.start_together()
+            if resume:
+                loop.restore()
             loop.run()
     return world.broadcast()
 
@@ -279,10 +283,11 @@ def load_pretrained_model(config: Config, display: Display) -> PretrainedCheckpo
     return pretrained
 
 
-def move_to_device(model: Model, device: str) -> Model:
+def move_to_device(model: Model, device: str, config: Config, world: World) -> Model:
     if device != "cpu":
         torch.set_float32_matmul_precision("high")  # TF32: faster, with no effect on the loss
-    return model.to(device)
+    # What is to be sharded may be too large for the device as a whole.
+    return model if is_sharded(config.training, world) else model.to(device)
 
 
 def apply_warm_start(
@@ -333,6 +338,9 @@ def build_loop(
     display.print_all(describe_regularisation(settings, bpe_dropout))
     dtype = select_dtype(settings.precision, device)
     cuda_graphs = is_cuda and can_capture_graphs(settings, model)
+    if cuda_graphs and is_sharded(settings, world):
+        cuda_graphs = False
+        display.print("CUDA graphs are off: they cannot hold the exchange of sharded parameters")
     capacity = (0, 0) if bpe_dropout is None else bpe_dropout.capacity
     dataset = DeviceDataset(batches.data, device, capacity)
     train_step = TrainStep(model, settings, dataset, dtype, cuda_graphs, display.print, world)
