@@ -63,12 +63,14 @@ def shard(model: Model, settings: Training, dtype: torch.dtype, device: torch.de
 def sharded_parts(model: Model) -> Iterator[nn.Module]:
     """The parts that are gathered one after the other, when they are called; the rest at once.
 
-    Not cross-attention, whose keys and values are computed before its block is called.
+    Not cross-attention, whose keys and values are computed before its block is called, nor the mixers of a
+    decoder-only model: what they cache for the source has a gradient, of which their call knows nothing.
     """
     for module in model.modules():
         if isinstance(module, Block):
-            yield module.mixer
             yield module.feed_forward
+            if not model.is_decoder_only:
+                yield module.mixer
 
 
 def gather(tensor: Tensor) -> Tensor:
