@@ -1,9 +1,12 @@
 """`regard train`."""
 
+import os
 import shlex
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated, Any, NoReturn
+from typing import Annotated, Any
 
 import typer
 
@@ -78,38 +81,53 @@ def train(
     """Train a model and write a run folder."""
     overrides = [*(settings or []), *([] if seed is None else [f"seed={seed}"])]
     overrides += [] if init is None else [f"init={documents.dumps(str(init))}"]
+    with tell_once():
+        config, folder = choose_run(preset, run, overrides, resume)
+        if adapter_only:
+            config = save_adapter_only(config)
+        if devices > 1 or max_restarts:
+            start_processes(device, devices, max_restarts)
+    train_here(config, folder, device, devices, resume)
+
+
+@contextmanager
+def tell_once() -> Iterator[None]:
+    """Of the processes of a machine that train together, only the first tells a mistake in the command."""
+    try:
+        yield
+    except UserError:
+        if os.environ.get("LOCAL_RANK", "0") != "0":
+            raise typer.Exit(2) from None
+        raise
+
+
+def choose_run(
+    preset: str, run: Path | None, overrides: list[str], resume: bool
+) -> tuple[Config, Path]:
+    """What to train, and in which folder."""
     if resume:
         shipped.check_single(preset)
     if is_run_folder(preset, resume):
         folder = Path(preset)
         check_resumed_folder(folder, run, resume)
         path = folder / "config.toml"
-        config = presets.validate(presets.override(presets.read_file(path), overrides), str(path))
-    else:
-        folder = run or Path("runs") / Path(preset).stem
-        config = presets.load(preset, overrides)
-
-    if adapter_only:
-        config = save_adapter_only(config)
-
-    if devices > 1 or max_restarts:
-        from regard.training import distributed
-
-        if not distributed.is_started():
-            start_processes(device, devices, max_restarts)
-        distributed.check_devices(devices)
-    train_here(config, folder, device, devices, resume)
+        table = presets.override(presets.read_file(path), overrides)
+        return presets.validate(table, str(path)), folder
+    return presets.load(preset, overrides), run or Path("runs") / Path(preset).stem
 
 
-def start_processes(device: str, devices: int, max_restarts: int) -> NoReturn:
-    """Run this command in a process for each device; end with its exit code."""
-    from regard.training import launch
-    from regard.training.distributed import resolve_local_device
+def start_processes(device: str, devices: int, max_restarts: int) -> None:
+    """Run this command in a process for each device, and exit with its code; return in those processes."""
+    from regard.training import distributed
 
+    if distributed.is_started():
+        return distributed.check_devices(devices)
     if devices == 1:
         raise UserError("--max-restarts is for several devices: add --devices N")
-    resolve_local_device(device, 0, devices)  # an error, if there are too few, once
-    raise typer.Exit(launch.launch(sys.argv[1:], devices, max_restarts, tell))
+    distributed.resolve_local_device(device, 0, devices)  # an error, if there are too few, once
+    from regard.training.launch import launch
+
+    raise typer.Exit(launch(sys.argv[1:], devices, max_restarts, tell))
 
 
 def tell(sentence: str) -> None:
@@ -118,7 +136,7 @@ def tell(sentence: str) -> None:
 
 def train_here(config: Config, folder: Path, device: str, devices: int, resume: bool) -> None:
     """Train in this process, perhaps beside others, of which the first one prints the result."""
-    from regard.training import distributed, launch, train
+    from regard.training import distributed, train
 
     resume = resume or distributed.is_restarted()
     world = distributed.ALONE
@@ -132,11 +150,11 @@ def train_here(config: Config, folder: Path, device: str, devices: int, resume: 
     except UserError as error:
         if world.is_first_to_say(str(error)):
             raise
-        raise typer.Exit(launch.MISTAKE) from None
+        raise typer.Exit(distributed.MISTAKE) from None
     except distributed.LostProcessError as error:
-        if not launch.is_parent() and world.is_first_to_say("lost"):
+        if not distributed.has_launcher() and world.is_first_to_say("lost"):
             tell(str(error))
-        raise typer.Exit(launch.LOST) from None
+        raise typer.Exit(distributed.LOST) from None
     if world.is_main:
         print_result(card["figures"], folder)
 

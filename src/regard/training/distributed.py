@@ -26,6 +26,9 @@ from regard.text.batch import BatchSpec
 from regard.torch_private import foreach_copy_
 
 T = TypeVar("T")
+RUN_ID = "regard"  # of `regard train --devices`; torchrun takes another one
+MISTAKE = 2  # the exit code of a process once a user's mistake was reported
+LOST = 3  # of one that has lost another process, whose end is what matters
 PATIENCE = timedelta(hours=24)
 """How long a process waits for another one, which may be making synthetic pairs. A process that ends is
 noticed at once."""
@@ -147,12 +150,18 @@ def report_lost_process() -> Iterator[None]:
 
 def is_started() -> bool:
     """Whether a launcher, such as torchrun, has started this process as one of several."""
-    return "RANK" in os.environ and int(os.environ.get("WORLD_SIZE", "1")) > 1
+    has_rendezvous = {"RANK", "MASTER_ADDR", "MASTER_PORT"} <= os.environ.keys()
+    return has_rendezvous and int(os.environ.get("WORLD_SIZE", "1")) > 1
 
 
 def is_restarted() -> bool:
-    """Whether the launcher has started the processes again after one of them died."""
-    return is_started() and int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")) > 0
+    """Whether torchrun has started the processes again after one of them died."""
+    return int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")) > 0
+
+
+def has_launcher() -> bool:
+    """Whether `regard train --devices` has started this process, and will say how it ended."""
+    return os.environ.get("TORCHELASTIC_RUN_ID") == RUN_ID
 
 
 def check_devices(devices: int) -> None:
@@ -204,6 +213,3 @@ def resolve_local_device(name: str, local_rank: int, local_size: int) -> str:
             f"{socket.gethostname()}: use at most {count}, or --device cpu for processes on the CPU"
         )
     return f"cuda:{local_rank}"
-
-
-__all__ = ["ALONE", "LostProcessError", "World", "is_restarted", "is_started", "join"]

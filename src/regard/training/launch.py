@@ -15,9 +15,8 @@ from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs, SignalEx
 from torch.distributed.elastic.multiprocessing.errors import ChildFailedError, ProcessFailure
 from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
-RUN_ID = "regard"  # which torchrun never uses
-MISTAKE = 2  # the exit code of a process that has reported a user's mistake
-LOST = 3  # of one that has lost another process, whose end is what counts
+from regard.training.distributed import LOST, MISTAKE, RUN_ID
+
 STOPPED = {128 + number for number in (signal.SIGINT, signal.SIGTERM)}
 
 
@@ -45,11 +44,6 @@ def launch(
         if "--resume" not in arguments:
             arguments = [*arguments, "--resume"]
     raise AssertionError("every attempt returns")
-
-
-def is_parent() -> bool:
-    """Whether `launch` has started this process, and will say how it ended."""
-    return os.environ.get("TORCHELASTIC_RUN_ID") == RUN_ID
 
 
 def run_once(arguments: Sequence[str], devices: int) -> ProcessFailure | None:
@@ -100,12 +94,9 @@ def describe_death(failure: ProcessFailure, devices: int) -> str:
 @contextmanager
 def quiet_launcher() -> Iterator[None]:
     """Without the launcher's own log: what happened is one sentence of ours."""
-    logger = logging.getLogger("torch.distributed.elastic")
-    before, logger.disabled = logger.level, True
+    before = logging.root.manager.disable
     logging.disable(logging.CRITICAL)
     try:
         yield
     finally:
-        logging.disable(logging.NOTSET)
-        logger.setLevel(before)
-        logger.disabled = False
+        logging.disable(before)

@@ -1,5 +1,6 @@
 """A training run from start to end: data, model, warm start, loop, result card."""
 
+import warnings
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
@@ -12,6 +13,7 @@ from regard import checksums, documents, files, presets, schemas
 from regard.config import Config, Training
 from regard.devices import use_threads
 from regard.display import Display
+from regard.errors import RegardWarning
 from regard.evaluation import greedy_bleu
 from regard.evaluation.metrics import headline_bleu
 from regard.models import Model, PretrainedCheckpoint, build, load_pretrained
@@ -168,11 +170,11 @@ def train_in_folder(
             progress = loop.run()
             average = validate_average(loop)
     from_scratch = not config.is_pretrained and config.init is None
-    warnings = [f"warning: {advice}" for advice in advise(loop, from_scratch)]
-    display.print_all(warnings)
+    advice = [f"warning: {line}" for line in advise(loop, from_scratch)]
+    display.print_all(advice)
     # A run that was already finished was trained where it started, not where it is resumed.
     start = {**environment, **read_start_event(folder)}
-    card = build_card(config, model, progress, data.add_messages(warnings), start, average)
+    card = build_card(config, model, progress, data.add_messages(advice), start, average)
     draw_examples(load(folder, device), data, folder / "examples")
     write_card(folder, card)
     clean_up(folder, config)
@@ -188,7 +190,10 @@ def train_beside_main(folder: Path, device: str, world: World) -> dict[str, Any]
     check_shared_folder(folder)
     config = read_config(folder)
     display = Display(Console(quiet=True))
-    with report_out_of_memory(config.training.batch_tokens):
+    with (
+        report_out_of_memory(config.training.batch_tokens),
+        warnings.catch_warnings(action="ignore", category=RegardWarning),  # the first process warns
+    ):
         data = load_data(presets.locate_pairs(config, folder), display)
         check_data_of_main(data.checksums(), checksums_of_main, folder)
         tokenizers, model = build_model(config, folder, data, None, resume=True, display=display)
@@ -334,6 +339,7 @@ def build_loop(
     if bpe_dropout is not None:
         batches = vary_lengths(batches, bpe_dropout)
     devices = device if world.is_alone else f"{world.size} x {device.partition(':')[0]}"
+    devices += " (sharded)" if is_sharded(settings, world) else ""
     display.print(describe_schedule(settings, batches, len(val), devices, folder))
     display.print_all(describe_regularisation(settings, bpe_dropout))
     dtype = select_dtype(settings.precision, device)
