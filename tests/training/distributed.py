@@ -96,6 +96,11 @@ def read_losses(folder: Path) -> dict[int, float]:
     return {event["step"]: event["loss"] for event in events if event["event"] == "validation"}
 
 
+def say(line: str) -> None:
+    sys.stdout.write(f"{line}\n")
+    sys.stdout.flush()
+
+
 def check_families(steps: int, folder: Path) -> list[Difference]:
     """1, 2 and 4 processes, for every family, whole and sharded."""
     differences = []
@@ -110,7 +115,7 @@ def check_families(steps: int, folder: Path) -> list[Difference]:
                 assert not any(each.error for each in outcomes), outcomes
                 differences.append(compare(alone, path))
                 kind = "DDP" if sharding == "none" else "FSDP"
-                print(f"{family:13} {size} processes  {kind:4}  {differences[-1]}", flush=True)
+                say(f"{family:13} {size} processes  {kind:4}  {differences[-1]}")
     for pool in pools.values():
         pool.close()
     return differences
@@ -159,7 +164,7 @@ def check_commands(steps: int, folder: Path) -> list[Difference]:
 
     def report(name: str, path: str) -> None:
         differences.append(compare(alone, folder / path))
-        print(f"{name:43} {differences[-1]}", flush=True)
+        say(f"{name:43} {differences[-1]}")
 
     for sharding in ("none", "fsdp"):
         name = f"restarted-{sharding}"
@@ -211,7 +216,7 @@ def main() -> None:
         differences += check_commands(steps, Path(name))
     run.draw_examples = original
     worst = max(differences, key=lambda each: each.weights)
-    print(f"{len(differences)} runs; the worst: {worst}; the limit is {LIMIT:g}")
+    say(f"{len(differences)} runs; the worst: {worst}; the limit is {LIMIT:g}")
     sys.exit(not all(each.is_rounding and math.isfinite(each.weights) for each in differences))
 
 

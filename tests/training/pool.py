@@ -37,6 +37,8 @@ class Outcome:
     """The files in the run folder that it changed."""
     error: str
     """The name of an exception and its message."""
+    tells: bool
+    """Whether it is this process that prints the message."""
 
 
 class Pool:
@@ -56,14 +58,22 @@ class Pool:
             self.connections.append(ours)
             self.processes.append(process)
 
-    def train(
+    def start(
         self, config: Config, folder: Path, resume: bool = False, kill_at: int | None = None
-    ) -> list[Outcome]:
-        """The outcome in each process. `kill_at`: the number of the step that no process does any more."""
+    ) -> None:
+        """Train in every process. `kill_at`: the number of the step that none does any more."""
         for connection in self.connections:
             connection.send((config, folder, resume, kill_at))
-        assert all(connection.poll(TIMEOUT) for connection in self.connections), "a process hangs"
-        return [connection.recv() for connection in self.connections]
+
+    def outcome(self, rank: int) -> Outcome:
+        """What a process did, once it is done."""
+        assert self.connections[rank].poll(TIMEOUT), f"process {rank} hangs"
+        return self.connections[rank].recv()
+
+    def train(self, *arguments: Any, **options: Any) -> list[Outcome]:
+        """`start`, and the outcome in each process."""
+        self.start(*arguments, **options)
+        return [self.outcome(rank) for rank in range(len(self.processes))]
 
     def close(self) -> None:
         for process in self.processes:
@@ -108,7 +118,7 @@ def run_once(
     resume: bool,
     kill_at: int | None,
 ) -> Outcome:
-    output, error = io.StringIO(), ""
+    output, error, tells = io.StringIO(), "", False
     original = step.TrainStep.__call__
     written.clear()
 
@@ -122,6 +132,7 @@ def run_once(
         train(config, folder, "cpu", resume, Console(file=output, width=200), world=world)
     except Exception as problem:
         error = f"{type(problem).__name__}: {problem}"
+        tells = world.is_first_to_say(f"{folder} {problem}")  # a new question for each run
     step.TrainStep.__call__ = original
     inside = [path for path in written if path.startswith(str(folder))]
-    return Outcome(output.getvalue(), inside, error)
+    return Outcome(output.getvalue(), inside, error, tells)

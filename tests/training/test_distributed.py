@@ -1,5 +1,6 @@
 """One model on several processes: what it computes, writes and resumes is what one process does."""
 
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -8,16 +9,19 @@ import pytest
 import torch
 
 from regard.config import Config
+from regard.errors import UserError
 from regard.models.weights import read
-from regard.training import checkpoint
+from regard.text.batch import BatchSpec
+from regard.training import checkpoint, folder, sharding
+from regard.training.distributed import World
 from tests.training.conftest import MODELS
 from tests.training.pool import Outcome, Pool
 
 TOLERANCE = {"rtol": 1e-4, "atol": 2e-6}
 VARIATIONS: dict[str, dict[str, Any]] = {
     "label smoothing, EMA": {"label_smoothing": 0.1, "ema_decay": 0.9, "grad_clip": 0.5},
+    "one row for two processes": {"batch_sentences": 1, "epochs": 0.2},
     "accumulation": {"accumulation_steps": 2, "average_checkpoints": 2},
-    "a row for one process": {"batch_sentences": 1, "epochs": 0.3},
     "random batches": {"batching": "random"},
 }
 
@@ -86,8 +90,10 @@ def test_two_processes_train_like_one(
     assert card["processes"] == 2
 
 
-@pytest.mark.parametrize("sharding", ["none", "fsdp"])
-@pytest.mark.parametrize("name", VARIATIONS)
+@pytest.mark.parametrize(
+    ("name", "sharding"),
+    [*((name, "none") for name in VARIATIONS), *((name, "fsdp") for name in list(VARIATIONS)[:2])],
+)
 def test_every_setting_holds(
     plain, fit, metrics, pool, tmp_path: Path, name: str, sharding: str
 ) -> None:
@@ -117,3 +123,95 @@ def test_resume_on_another_number_of_processes(
     pool.train(config, tmp_path / "down", kill_at=8)
     assert "resuming at step 6" in fit(config, tmp_path / "down", resume=True)
     assert_same_training(tmp_path / "one", tmp_path / "down", metrics)
+
+
+def test_bpe_dropout_is_that_of_one_process(tiny, fit, metrics, pool, tmp_path: Path) -> None:
+    tokenizer = {"kind": "bpe", "vocab_size": 80, "dropout": 0.2}
+    config = tiny("transformer", tokenizer=tokenizer)
+    config = config.model_copy(
+        update={"model": config.model.model_copy(update={"dropout": 0.0}, deep=True)}
+    )
+    fit(config, tmp_path / "one")
+    finish(pool.train(config, tmp_path / "two"))
+    assert_same_training(tmp_path / "one", tmp_path / "two", metrics)
+
+
+def test_a_mistake_is_told_by_one_process(tiny, pool, tmp_path: Path) -> None:
+    config = tiny(learning_rate=1e29, grad_clip=1e12, schedule="constant", warmup_steps=0)
+    outcomes = pool.train(config, tmp_path / "run")
+    for outcome in outcomes:
+        assert outcome.error.startswith("UserError: the training loss became nan")
+    assert [outcome.tells for outcome in outcomes].count(True) == 1
+
+
+def test_a_mistake_before_training_ends_only_the_first_process(tiny, tmp_path: Path) -> None:
+    """The others wait for it, and are ended by what started them."""
+    (tmp_path / "file.txt").write_text("mine")
+    pool = Pool(2)
+    pool.start(tiny(), tmp_path)
+    main = pool.outcome(0)
+    assert "already exists" in main.error
+    pool.processes[0].kill()
+    assert "LostProcessError: another process of this training has ended" in pool.outcome(1).error
+    assert [path.name for path in tmp_path.iterdir()] == ["file.txt"]
+    pool.close()
+
+
+def test_a_killed_process_ends_the_others(tiny, pool, tmp_path: Path) -> None:
+    pool = Pool(2)
+    pool.start(tiny(epochs=1000.0), tmp_path / "run")
+    while not (tmp_path / "run" / checkpoint.FILE).is_file():
+        time.sleep(0.02)
+    pool.processes[1].kill()
+    assert "LostProcessError: another process of this training has ended" in pool.outcome(0).error
+    pool.close()
+
+
+def test_a_finished_run_is_not_trained_again(tiny, fit, pool, tmp_path: Path) -> None:
+    fit(tiny(), tmp_path / "run")
+    main, other = pool.train(tiny(), tmp_path / "run", resume=True)
+    assert "is finished: there is nothing to continue" in main.output
+    assert (main.error, other.error) == ("", "")
+
+
+# --- one process at a time ------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 5])
+def test_every_row_is_of_one_process(size: int) -> None:
+    batch = BatchSpec([5, 3, 11, 2, 7, 13, 17], 4, 6)
+    parts = [World(rank, size).share_rows(batch, dummy=99) for rank in range(size)]
+    rows = [row for part in parts for row in part.rows]
+    assert sorted(row for row in rows if row != 99) == sorted(batch.rows)
+    assert len({len(part.rows) for part in parts}) == 1
+    assert {(part.source_length, part.target_length) for part in parts} == {(4, 6)}
+
+
+def test_each_process_and_step_has_its_own_random_numbers() -> None:
+    def draw(rank: int, seed: int, step: int) -> float:
+        torch.manual_seed(0)
+        World(rank, 4).seed_step(seed, step)
+        return float(torch.rand(()))
+
+    alone = draw(0, 1, 1)
+    assert alone == draw(0, 2, 3)  # process 0 goes on as if it were alone
+    draws = [draw(*each) for each in ((1, 1, 1), (2, 1, 1), (1, 2, 1), (1, 1, 2))]
+    assert len({alone, *draws}) == 5
+    assert draw(2, 1, 1) == draws[1]
+
+
+def test_float16_cannot_be_sharded(tiny) -> None:
+    model: Any = torch.nn.Linear(2, 3)
+    with pytest.raises(UserError, match=r'training.precision = "bfloat16" or "float32"'):
+        sharding.shard(model, tiny().training, torch.float16, torch.device("cpu"))
+
+
+def test_the_folder_and_the_data_are_those_of_the_first_process(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="the run folder is on a disk that all of them see"):
+        folder.check_shared_folder(tmp_path)
+    (tmp_path / "config.toml").write_text("")
+    folder.check_shared_folder(tmp_path)
+    main = {"train": "a", "val": "b"}
+    folder.check_data_of_main(dict(main), main, tmp_path)
+    with pytest.raises(UserError, match=r"not those of the first process \(splits val\): copy"):
+        folder.check_data_of_main({"train": "a", "val": "c"}, main, tmp_path)
