@@ -18,7 +18,7 @@ from regard.config import Config
 from regard.terminal import Console
 from regard.text import corpus
 from regard.training import run, step, train
-from regard.training.distributed import World
+from regard.training.distributed import World, report_lost_process
 
 TIMEOUT = 120  # seconds for a run
 WRITING = ("os.rename", "os.mkdir", "os.remove", "os.rmdir", "os.link", "os.truncate")
@@ -129,7 +129,8 @@ def run_once(
 
     step.TrainStep.__call__ = step_or_die
     try:
-        train(config, folder, "cpu", resume, Console(file=output, width=200), world=world)
+        with report_lost_process():
+            train(config, folder, "cpu", resume, Console(file=output, width=200), world=world)
     except Exception as problem:
         error = f"{type(problem).__name__}: {problem}"
         tells = world.is_first_to_say(f"{folder} {problem}")  # a new question for each run

@@ -126,7 +126,7 @@ def test_resume_on_another_number_of_processes(
 
 
 def test_bpe_dropout_is_that_of_one_process(tiny, fit, metrics, pool, tmp_path: Path) -> None:
-    tokenizer = {"kind": "bpe", "vocab_size": 80, "dropout": 0.2}
+    tokenizer = {"kind": "bpe", "vocab_size": 300, "dropout": 0.2}
     config = tiny("transformer", tokenizer=tokenizer)
     config = config.model_copy(
         update={"model": config.model.model_copy(update={"dropout": 0.0}, deep=True)}
@@ -144,6 +144,20 @@ def test_a_mistake_is_told_by_one_process(tiny, pool, tmp_path: Path) -> None:
     assert [outcome.tells for outcome in outcomes].count(True) == 1
 
 
+def test_an_error_of_the_first_process_is_raised_in_all() -> None:
+    class Follower(World):
+        def broadcast(self, value: Any = None) -> Any:
+            return None, "the validation loss became inf"
+
+    def fail() -> None:
+        raise UserError("of one's own")
+
+    with pytest.raises(UserError, match="of one's own"):
+        World().compute_on_main(fail)
+    with pytest.raises(UserError, match="the validation loss became inf"):
+        Follower(1, 2).compute_on_main(fail)  # which only process 0 calls
+
+
 def test_a_mistake_before_training_ends_only_the_first_process(tiny, tmp_path: Path) -> None:
     """The others wait for it, and are ended by what started them."""
     (tmp_path / "file.txt").write_text("mine")
@@ -157,9 +171,10 @@ def test_a_mistake_before_training_ends_only_the_first_process(tiny, tmp_path: P
     pool.close()
 
 
-def test_a_killed_process_ends_the_others(tiny, pool, tmp_path: Path) -> None:
+@pytest.mark.parametrize("sharding", ["none", "fsdp"])
+def test_a_killed_process_ends_the_others(tiny, tmp_path: Path, sharding: str) -> None:
     pool = Pool(2)
-    pool.start(tiny(epochs=1000.0), tmp_path / "run")
+    pool.start(tiny(epochs=1000.0, sharding=sharding), tmp_path / "run")
     while not (tmp_path / "run" / checkpoint.FILE).is_file():
         time.sleep(0.02)
     pool.processes[1].kill()

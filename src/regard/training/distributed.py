@@ -69,15 +69,14 @@ class World:
         if self.is_alone or not tensors:
             return
         flat = torch.cat([tensor.flatten() for tensor in tensors])
-        with report_lost_process():
-            distributed.all_reduce(flat)
+        distributed.all_reduce(flat)
         parts = flat.split([tensor.numel() for tensor in tensors])
         foreach_copy_(tensors, [part.view_as(t) for part, t in zip(parts, tensors, strict=True)])
 
     def copy_from_main(self, tensors: Sequence[Tensor]) -> None:
         """Replace each tensor by that of process 0."""
         if not self.is_alone:
-            with report_lost_process(), torch.no_grad():
+            with torch.no_grad():
                 for tensor in tensors:
                     distributed.broadcast(tensor, 0)
 
@@ -85,8 +84,7 @@ class World:
         """The value that process 0 gives, in every process."""
         values = [value]
         if not self.is_alone:
-            with report_lost_process():
-                distributed.broadcast_object_list(values, 0, device=torch.device("cpu"))
+            distributed.broadcast_object_list(values, 0, device=torch.device("cpu"))
         return values[0]  # type: ignore[return-value]
 
     def compute_on_main(self, compute: Callable[[], T]) -> T:
@@ -109,8 +107,7 @@ class World:
         if self.is_alone:
             return number
         highest = torch.tensor(number)
-        with report_lost_process():
-            distributed.all_reduce(highest, distributed.ReduceOp.MAX)
+        distributed.all_reduce(highest, distributed.ReduceOp.MAX)
         return int(highest)
 
     def seed_step(self, seed: int, step: int) -> None:
@@ -136,11 +133,12 @@ ALONE = World()
 
 @contextmanager
 def report_lost_process() -> Iterator[None]:
-    """Raise `LostProcessError` if the other processes cannot be reached any more."""
+    """Raise `LostProcessError` for what PyTorch raises if it cannot reach another process."""
     try:
         yield
     except RuntimeError as error:
-        if "out of memory" in str(error):
+        # gloo raises no class of its own, but each of its messages begins with a file of its source.
+        if not isinstance(error, distributed.DistError) and "gloo/" not in str(error):
             raise
         reason = str(error).strip().partition("\n")[0]
         raise LostProcessError(
@@ -190,7 +188,7 @@ def join(device: str) -> Iterator[tuple[World, str]]:
         store, rank, size = next(distributed.rendezvous("env://"))
         options = {"store": store, "rank": rank, "world_size": size, "timeout": PATIENCE}
         distributed.init_process_group(backend, **options)
-    yield World(rank, size, store), device
+        yield World(rank, size, store), device
     # Not after an error: the other processes may have ended.
     distributed.destroy_process_group()
 
