@@ -60,7 +60,8 @@ def save(
     """Write weights, their EMA, optimizer state, random generator states and progress."""
     record = {**asdict(progress), "loss_steps": train_step.loss_steps}
     record["files"] = dict(file_checksums or {})
-    writer.save(folder / FILE, collect_tensors(train_step), record)
+    tensors = sharding.gather_all(collect_tensors(train_step), train_step.world.is_main)
+    writer.save(folder / FILE, tensors, record)
 
 
 def restore(folder: Path, train_step: TrainStep) -> Progress:
@@ -73,9 +74,7 @@ def restore(folder: Path, train_step: TrainStep) -> Progress:
     if "loss_steps" not in record and "loss_sum" not in tensors:  # version 0.2.0: averaged anew
         record["loss_steps"], tensors["loss_sum"] = 0, torch.zeros(())
     record.setdefault("averaged_steps", [])  # an earlier version did not average
-    states = add_prefix(RNG, get_rng_states(train_step.device))
-    extra = add_prefix(EXTRA, train_step.extra_state())
-    check_tensors(path, tensors, live_tensors(train_step) | states | extra)
+    check_tensors(path, tensors, collect_tensors(train_step))
     try:
         documents.check(record, schemas.Progress)
         check_snapshots(folder, record["averaged_steps"], train_step)
@@ -118,10 +117,9 @@ def drop(folder: Path) -> None:
 
 
 def collect_tensors(train_step: TrainStep) -> dict[str, Tensor]:
-    """Every tensor of a checkpoint, by name, as if one process trained alone: all processes call this."""
-    live = {name: sharding.gather(tensor) for name, tensor in live_tensors(train_step).items()}
+    """Every tensor of a checkpoint, by name; of a sharded one, its part in this process."""
     states = add_prefix(RNG, get_rng_states(train_step.device))
-    return live | states | add_prefix(EXTRA, train_step.extra_state())
+    return live_tensors(train_step) | states | add_prefix(EXTRA, train_step.extra_state())
 
 
 def live_tensors(train_step: TrainStep) -> dict[str, Tensor]:

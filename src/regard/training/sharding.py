@@ -5,7 +5,7 @@ parameters are gathered when it computes, and its gradients are summed over the 
 """
 
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 import torch
 from jaxtyping import Float
@@ -76,6 +76,19 @@ def sharded_parts(model: Model) -> Iterator[nn.Module]:
 def gather(tensor: Tensor) -> Tensor:
     """The whole tensor of which each process has a part; called by all of them. Others are whole."""
     return tensor.full_tensor() if is_sharded(tensor) else tensor  # type: ignore[attr-defined]
+
+
+def gather_all(tensors: Mapping[str, Tensor], keep: bool) -> dict[str, Tensor]:
+    """The whole tensors, in a process that keeps them: on the host, as they may not fit the device.
+
+    All processes call this; those that do not keep them get what is not sharded.
+    """
+    whole = {}
+    for name, tensor in tensors.items():
+        gathered = gather(tensor)  # one at a time
+        if keep or not is_sharded(tensor):
+            whole[name] = gathered.cpu() if is_sharded(tensor) else tensor
+    return whole
 
 
 def copy_part(tensor: Tensor, whole: Tensor) -> None:
