@@ -15,9 +15,10 @@ from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs, SignalEx
 from torch.distributed.elastic.multiprocessing.errors import ChildFailedError, ProcessFailure
 from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
+from regard import signals
 from regard.training.distributed import LOST, MISTAKE, RUN_ID
 
-STOPPED = {128 + number for number in (signal.SIGINT, signal.SIGTERM)}
+STOPPED = {128 + number for number in signals.ENDING}
 
 
 def launch(
