@@ -160,7 +160,7 @@ def check_commands(steps: int, folder: Path) -> list[Difference]:
     for sharding in ("none", "fsdp"):
         config = make_config(family, steps, sharding)
         (folder / f"{sharding}.toml").write_text(config.to_toml())
-    differences = []
+    differences: list[Difference] = []
 
     def report(name: str, path: str) -> None:
         differences.append(compare(alone, folder / path))
@@ -200,7 +200,7 @@ def check_commands(steps: int, folder: Path) -> list[Difference]:
 def start_node(folder: Path, *words: str) -> subprocess.Popen[str]:
     torchrun = [sys.executable, "-m", "torch.distributed.run", "--nnodes", "2"]
     torchrun += ["--nproc-per-node", "2", "--rdzv-backend", "c10d", "--rdzv-id", "check"]
-    torchrun += ["--rdzv-endpoint", "127.0.0.1:29613", "-m", "regard"]
+    torchrun += ["--rdzv-endpoint", "127.0.0.1:29613", "-m", "--", "regard"]
     return start(folder, *words, launcher=torchrun)
 
 
