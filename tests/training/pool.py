@@ -20,6 +20,8 @@ from regard.text import corpus
 from regard.training import run, step, train
 from regard.training.distributed import World, report_lost_process
 
+# Imported once, not in every process.
+PRELOADED = ["torch._dynamo", "torch.distributed.fsdp", "tests.training.pool"]
 TIMEOUT = 120  # seconds for a run
 WRITING = ("os.rename", "os.mkdir", "os.remove", "os.rmdir", "os.link", "os.truncate")
 
@@ -46,7 +48,7 @@ class Pool:
 
     def __init__(self, size: int) -> None:
         context = multiprocessing.get_context("forkserver")
-        context.set_forkserver_preload(["tests.training.pool"])  # imports PyTorch once
+        context.set_forkserver_preload(PRELOADED)
         self.folder = tempfile.TemporaryDirectory()
         self.connections, self.processes = [], []
         for rank in range(size):
