@@ -39,6 +39,7 @@ SECTIONS: dict[str, list[str]] = {
         "docs/page.md",
         "docs/serving.md",
         "docs/deploy/export.md",
+        "docs/many-devices.md",
         "docs/many-machines.md",
         "docs/speed.md",
     ],

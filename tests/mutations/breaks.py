@@ -26,6 +26,8 @@ GREEDY = "tests/search/test_greedy.py"
 SAMPLE = "tests/search/test_sample.py"
 OBJECTIVE = "tests/training/test_objective.py"
 AVERAGE = "tests/training/test_average.py"
+DISTRIBUTED = "tests/training/test_distributed.py"
+DEVICES = "tests/stories/test_devices.py"
 BPE_DROPOUT = "tests/text/test_bpe_dropout.py"
 BPE_DROPOUT_RUN = "tests/training/test_bpe_dropout.py"
 STEP = "tests/training/test_step.py"
@@ -116,6 +118,69 @@ BREAKS: list[Break] = [
             "ray: locks and temporary files travel": (
                 "if name.name != files.LOCK\n        and not",
                 "if not",
+            ),
+        },
+    ),
+    *in_file(
+        "training/distributed.py",
+        DISTRIBUTED,
+        breaks={
+            "distributed: every process takes all rows": (
+                "batch.rows[self.rank :: self.size]",
+                "batch.rows",
+            ),
+            "distributed: processes take other numbers of rows": (
+                "rows=rows + [dummy] * (most - len(rows))",
+                "rows=rows",
+            ),
+            "distributed: gradients are not summed": (
+                "        distributed.all_reduce(flat)\n",
+                "",
+            ),
+            "distributed: all processes draw the same dropout": (
+                "[seed, self.rank, step]",
+                "[seed, step]",
+            ),
+            "distributed: a resumed run draws other dropout": (
+                "[seed, self.rank, step]",
+                "[seed, self.rank, os.getpid(), step]",
+            ),
+            "distributed: every process tells of a mistake": (
+                'return self.store.add(f"regard: {message}", 1) == 1',
+                "return True",
+            ),
+            "distributed: a lost process is a bug": (
+                "not isinstance(error, ",
+                "isinstance(error, ",
+            ),
+        },
+    ),
+    *in_file(
+        "training/sharding.py",
+        DISTRIBUTED,
+        breaks={
+            "sharding: gradients are averaged": (
+                "module.set_gradient_divide_factor(1.0)",
+                "module.set_gradient_divide_factor(2.0)",
+            ),
+            "sharding: a process continues with the part of another": (
+                "src_data_rank=None)",
+                "src_data_rank=0)",
+            ),
+        },
+    ),
+    *in_file(
+        "training/launch.py",
+        DEVICES,
+        breaks={
+            "devices: a mistake is made again and again": (
+                "failure.exitcode == MISTAKE or ",
+                "",
+            ),
+            "devices: a restart begins anew": ('arguments = [*arguments, "--resume"]', "pass"),
+            "devices: the process that lost another is named": (
+                "failure.exitcode == LOST, failure.timestamp",
+                "failure.timestamp",
             ),
         },
     ),
