@@ -136,6 +136,22 @@ def test_bpe_dropout_is_that_of_one_process(tiny, fit, metrics, pool, tmp_path: 
     assert_same_training(tmp_path / "one", tmp_path / "two", metrics)
 
 
+def test_text_on_disk_is_tokenised_once_for_all_processes(
+    plain, fit, metrics, pool, tmp_path: Path
+) -> None:
+    lines = [f"{'abc' * (n % 4 + 1)}{n}\t{n}{n % 7}\n" for n in range(61)]
+    for split in ("train", "val"):
+        (tmp_path / f"{split}.tsv").write_text("".join(lines), "utf-8")
+    files = {split: str(tmp_path / f"{split}.tsv") for split in ("train", "val")}
+    data = {"kind": "files", "storage": "disk", **files}
+    config = plain(epochs=2.0)
+    config = Config.model_validate(config.model_dump() | {"data": data})
+    main = finish(pool.train(config, tmp_path / "two"))
+    assert "tokenised 61 pairs" in main.output
+    assert "tokenised 61 pairs" not in fit(config, tmp_path / "one")  # it finds the shards
+    assert_same_training(tmp_path / "one", tmp_path / "two", metrics)
+
+
 def test_a_mistake_is_told_by_one_process(tiny, pool, tmp_path: Path) -> None:
     config = tiny(learning_rate=1e29, grad_clip=1e12, schedule="constant", warmup_steps=0)
     outcomes = pool.train(config, tmp_path / "run")

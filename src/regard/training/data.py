@@ -3,7 +3,6 @@
 import time
 from collections.abc import Callable
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 
 from regard import documents
@@ -23,7 +22,11 @@ from regard.text.windows import ShardedPairs
 from regard.training import synthetic
 
 LoadCorpus = Callable[[Data], Corpus]
-load_corpus = partial(corpus.load, on_disk=True)
+
+
+def load_corpus(data: Data) -> Corpus:
+    """The corpus of a [data] table, for training: its training pairs may stay on disk."""
+    return corpus.load(data, on_disk=True)
 
 
 def load_once(load: LoadCorpus = load_corpus) -> LoadCorpus:
