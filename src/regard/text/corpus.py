@@ -127,7 +127,7 @@ def load(
     `raw`: without `data.preprocess`. `on_disk`: training pairs stay there if `data.storage` says so.
     """
     if on_disk and isinstance(data, config.FileData) and data.storage == "disk":
-        in_memory = load(data, [split for split in splits if split != "train"], raw=raw)
+        in_memory = load(data, tuple(split for split in splits if split != "train"), raw=raw)
         return in_memory.add_stream(open_stream(data)) if "train" in splits else in_memory
     is_mixed = (
         isinstance(data, config.ParallelData)
