@@ -142,6 +142,33 @@ def test_prefix(table):
         assert rows[("prefix",)][cell] == f"{p:.2f}"
 
 
+def spread(values: list[float]) -> str:
+    return f"{min(values):.2f} to {max(values):.2f}"
+
+
+def test_little_data(table):
+    systems = runs_of("families") | runs_of("little-data")
+    rows = table("ensemble, greedy", key=1)
+    assert rows.keys() == {("`multi30k-transformer`",), ("`back-translation`",), ("`both`",)}
+    for (name,), cells in rows.items():
+        runs = systems[name.strip("`")]
+        means = [f"{mean(scores(runs, beam)):.2f}" for beam in (1, 5)]
+        path = RESULTS / "little-data" / f"ensemble-{name.strip('`')}.json"
+        ensemble = ["", ""]
+        if path.is_file():
+            results = json.loads(path.read_text("utf-8"))["results"]
+            ensemble = [f"{result['bleu_lower']:.2f}" for result in results]
+        assert cells == [*means, spread(scores(runs, 1)), *ensemble]
+
+
+def test_the_papers_protocol(table):
+    rows, systems = table("published", "seeds"), runs_of("papers")
+    assert {name for (name,) in rows} == {f"`{name}`" for name in systems}
+    for name, runs in systems.items():
+        bleu = scores(runs, 5, "bleu_tokens")
+        assert rows[(f"`{name}`",)][:2] == [f"{mean(bleu):.2f}", spread(bleu)]
+
+
 def test_welch_of_the_new_tables(page):
     notebook, [gru] = runs_of("homework-notebook"), runs_of("gru-beams").values()
     dummy, uniform = notebook["score dummy"], notebook["score mean"]
@@ -153,6 +180,7 @@ def test_welch_of_the_new_tables(page):
         (scores(gru, 5), scores(gru, 50), "0.22"),
         (scores(homework, 1), scores(gru, 1), "0.45"),
         (*(scores(runs, 1, "bleu_lower_longest") for runs in (causal, prefix)), "0.18"),
+        (*(scores(runs, 1) for runs in runs_of("little-data").values()), "0.02"),
     ]
     for one, other, published in pairs:
         assert f"{welch_p(one, other):.2f}" == published

@@ -41,6 +41,7 @@ ALLOWED = {
     ("text/download.py", "unlink"): "the same",
     ("text/download.py", "rename"): "the same",
     ("text/download.py", "replace"): "the same",
+    ("training/launch.py", "TemporaryDirectory"): TEMPORARY,
     ("training/checkpoint.py", "rmdir"): "of an empty folder; nothing depends on it",
     (
         "training/loop.py",

@@ -149,6 +149,7 @@ class Card(Document):
     device: str
     threads: int | None = None
     jobs: Count = 1
+    processes: Annotated[int, Field(ge=1, le=2**20)] = 1
     data: Texts
     init: dict[str, Any] | None = None
     synthetic: Annotated[list[AugmentCard], Field(default_factory=list)]
@@ -175,6 +176,7 @@ class StartEvent(Event):
     device: str | None = None
     threads: Annotated[int, Field(ge=1, le=1024)] | None = None
     jobs: Count = 1
+    processes: Annotated[int, Field(ge=1, le=2**20)] = 1
     data: Texts
     init: dict[str, Any] | None = None
     synthetic: Annotated[list[AugmentCard], Field(default_factory=list)]

@@ -119,6 +119,19 @@ def skip_compiler(kind: type) -> None:
             vars(wrapped).setdefault("__dynamo_disable", wrapped)
 
 
+# --- the compiler ---------------------------------------------------------------------------------
+
+
+def allow_recompilations(count: int) -> None:
+    """Let `torch.compile` compile a function for at least so many shapes; without the setting, for 8."""
+    import torch._dynamo.config as settings
+
+    for name in ("recompile_limit", "cache_size_limit"):  # newer and older versions of PyTorch
+        if hasattr(settings, name):
+            setattr(settings, name, max(count, getattr(settings, name)))
+            return
+
+
 # --- float32 linear layers with oneDNN's blocked weight layout ------------------------------------
 
 

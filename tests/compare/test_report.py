@@ -169,6 +169,24 @@ def test_the_notes_name_the_beam_width(finished_runs, tmp_path):
     assert "test split, beam 5;" in write_report(runs, "test", "x", [], tmp_path / "out")
 
 
+def test_the_table_has_the_requested_beam_width(finished_runs, tmp_path):
+    runs = copy_runs(finished_runs, tmp_path)
+    widths = [(1, 5), (5, 1), (5,), (1,)]  # what earlier comparisons evaluated
+    for run, beams in zip(runs, widths, strict=True):
+
+        def evaluate(record: dict, beams: tuple[int, ...] = beams) -> None:
+            result = record["results"][0]
+            record["results"] = [result | {"beam": beam, "bleu_lower": beam} for beam in beams]
+
+        edit_record(run, evaluate)
+    table = write_report(
+        runs, "test", "x", [], tmp_path / "out", beams=[5], columns=["seeds", "bleu_lower"]
+    )
+    assert "test split, beam 5;" in table
+    rows = [line.split(" | ")[1:3] for line in table.splitlines()[2:4]]
+    assert rows == [["2", "5.00 |"], ["1", "5.00 |"]]  # the last run lacks it
+
+
 def copy_runs(runs: list[Run], folder: Path) -> list[Run]:
     copies = [replace(run, folder=folder / str(number)) for number, run in enumerate(runs)]
     for old, new in zip(runs, copies, strict=True):

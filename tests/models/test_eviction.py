@@ -111,6 +111,47 @@ def test_memory_does_not_grow_with_the_output(make, tables):
     assert allocated == {16 * 3 * 4 * 8}  # the smallest buffer
 
 
+def test_a_reserved_cache_is_a_ring(windowed, window, example):
+    """However many tokens space is reserved for, and however often: w slots, and the same outputs."""
+    state = windowed.init_state(windowed.encode(example.source, example.mask)).reserve(2)
+    expected = windowed(example.source, example.mask, example.target)
+    for t in range(TARGET):
+        state = state.reserve(3) if t % 2 else state
+        logits, state = windowed.step(example.target[:, t], state)
+        assert_close(logits, expected[:, t])
+        assert max(lengths(state)) <= window
+    assert lengths(state) == {window}
+    structure, storage = state.structure(), state.key_position_ids.data_ptr()
+    _, state = windowed.step(example.target[:, 0], state.reserve(1000))
+    assert state.structure() == structure
+    assert state.key_position_ids.data_ptr() == storage  # written in place
+
+
+def test_hypotheses_of_a_ring_may_be_expanded_selected_and_copied(windowed, window, example):
+    """At any point of the ring; w slots for each hypothesis."""
+    state = windowed.init_state(windowed.encode(example.source, example.mask)).reserve(100)
+    hypotheses = example.target[:, None, :0]
+    rows = torch.arange(len(example.target))
+    generator = torch.Generator().manual_seed(3)
+    for beam, steps in ((1, 5), (2, 4), (6, 7)):
+        factor = beam // hypotheses.shape[1]
+        state = state.expand(factor)
+        hypotheses = hypotheses.repeat_interleave(factor, dim=1)
+        keep = torch.randperm(len(rows), generator=generator)
+        state, hypotheses, rows = state.copy().select(keep), hypotheses[keep], rows[keep]
+        for _ in range(steps):
+            tokens = torch.randint(1, 19, hypotheses.shape[:2], generator=generator)
+            logits, state = windowed.step(tokens.flatten(), state)
+            hypotheses = torch.cat([hypotheses, tokens[..., None]], -1)
+            order = torch.randint(0, beam, tokens.shape, generator=generator)
+            state = state.reorder(order)
+            assert lengths(state) == {window * beam}
+            repeated = rows.repeat_interleave(beam)
+            inputs = example.source[repeated], example.mask[repeated], hypotheses.flatten(0, 1)
+            assert_close(logits, windowed(*inputs)[:, -1])
+            hypotheses = hypotheses.gather(1, order[..., None].expand_as(hypotheses))
+
+
 def test_a_score_by_index_keeps_all_keys(make, example):
     """Without the older keys, the others would change their index."""
     model = make("transformer-window-location")

@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 
 ATTEND = "tests/attention/test_attend.py"
 HEADS = "tests/attention/test_heads.py"
+LONG = "tests/attention/test_long.py"
 LATENT = "tests/attention/test_latent.py"
 NORMALISE = "tests/attention/test_normalise.py"
 POSITIONS = "tests/attention/test_positions.py"
@@ -25,6 +26,8 @@ GREEDY = "tests/search/test_greedy.py"
 SAMPLE = "tests/search/test_sample.py"
 OBJECTIVE = "tests/training/test_objective.py"
 AVERAGE = "tests/training/test_average.py"
+DISTRIBUTED = "tests/training/test_distributed.py"
+DEVICES = "tests/stories/test_devices.py"
 BPE_DROPOUT = "tests/text/test_bpe_dropout.py"
 BPE_DROPOUT_RUN = "tests/training/test_bpe_dropout.py"
 STEP = "tests/training/test_step.py"
@@ -116,6 +119,69 @@ BREAKS: list[Break] = [
             "ray: locks and temporary files travel": (
                 "if name.name != files.LOCK\n        and not",
                 "if not",
+            ),
+        },
+    ),
+    *in_file(
+        "training/distributed.py",
+        DISTRIBUTED,
+        breaks={
+            "distributed: every process takes all rows": (
+                "batch.rows[self.rank :: self.size]",
+                "batch.rows",
+            ),
+            "distributed: processes take other numbers of rows": (
+                "rows=rows + [dummy] * (most - len(rows))",
+                "rows=rows",
+            ),
+            "distributed: gradients are not summed": (
+                "        distributed.all_reduce(flat)\n",
+                "",
+            ),
+            "distributed: all processes draw the same dropout": (
+                "[seed, self.rank, step]",
+                "[seed, step]",
+            ),
+            "distributed: a resumed run draws other dropout": (
+                "[seed, self.rank, step]",
+                "[seed, self.rank, os.getpid(), step]",
+            ),
+            "distributed: every process tells of a mistake": (
+                'return self.store.add(f"regard: {message}", 1) == 1',
+                "return True",
+            ),
+            "distributed: a lost process is a bug": (
+                "not isinstance(error, ",
+                "isinstance(error, ",
+            ),
+        },
+    ),
+    *in_file(
+        "training/sharding.py",
+        DISTRIBUTED,
+        breaks={
+            "sharding: gradients are averaged": (
+                "module.set_gradient_divide_factor(1.0)",
+                "module.set_gradient_divide_factor(2.0)",
+            ),
+            "sharding: a process continues with the part of another": (
+                "src_data_rank=None)",
+                "src_data_rank=0)",
+            ),
+        },
+    ),
+    *in_file(
+        "training/launch.py",
+        DEVICES,
+        breaks={
+            "devices: a mistake is made again and again": (
+                "failure.exitcode == MISTAKE or ",
+                "",
+            ),
+            "devices: a restart begins anew": ('arguments = [*arguments, "--resume"]', "pass"),
+            "devices: the process that lost another is named": (
+                "failure.exitcode == LOST, failure.timestamp",
+                "failure.timestamp",
             ),
         },
     ),
@@ -318,6 +384,64 @@ BREAKS: list[Break] = [
                 "None, :] < query",
             ),
             "mask: the window is one key wider": (".abs() < window", ".abs() <= window"),
+        },
+    ),
+    *in_file(
+        "attention/masks.py",
+        LONG,
+        breaks={
+            "mask rule: a part has the keys of a wider window": (
+                "max(0, start - self.window + 1)",
+                "max(0, start - self.window + 2)",
+            ),
+            "mask rule: padding is visible": (
+                "None if self.visible is None else self.visible[:, None]",
+                "None",
+            ),
+        },
+    ),
+    *in_file(
+        "attention/flex.py",
+        LONG,
+        breaks={
+            "flex: a block at the edge of the window is skipped": (
+                "(first_query - last_key < mask.window)",
+                "(first_query - last_key < mask.window - 1)",
+            ),
+            "flex: a block with later keys is not masked": (
+                "(last_key - first_query <= mask.latest)",
+                "(first_key - first_query <= mask.latest)",
+            ),
+            "flex: the gradient of far keys is left out": (
+                "result[..., 0] = before",
+                "pass",
+            ),
+            "flex: the gradient of far later keys is left out": (
+                "result[..., -1] = -total - before",
+                "pass",
+            ),
+            "flex: a key is found where there is none": (
+                "masked_fill(~exists[:, None], 0)",
+                "clone()",
+            ),
+        },
+    ),
+    *in_file(
+        "attention/bias_rules.py",
+        LONG,
+        breaks={
+            "bias rule: every query has the bias of the first": (
+                "table[batch, head, query, distance",
+                "table[batch, head, query * 0, distance",
+            ),
+            "bias rule: earlier keys are later": ("distance.abs()", "distance"),
+        },
+    ),
+    *in_file(
+        "attention/long.py",
+        LONG,
+        breaks={
+            "long: an inherited rule stands for another bias": ("issubclass(rule, bias)", "True"),
         },
     ),
     *in_file(
@@ -584,8 +708,8 @@ BREAKS: list[Break] = [
         DECODER_ONLY,
         breaks={
             "decoder-only: a prefix LM reads its source forward only": (
-                "if not self.is_prefix_lm:",
-                "if True:",
+                "None if self.is_prefix_lm else 0",
+                "0",
             ),
         },
     ),
@@ -607,6 +731,14 @@ BREAKS: list[Break] = [
         "models/transformer_base.py",
         EVICTION,
         breaks={
+            "state: a ring has one slot too few": (
+                "self.window * mask.shape[1] - cached",
+                "(self.window - 1) * mask.shape[1] - cached",
+            ),
+            "state: a ring is widened in the order of its slots": (
+                "order = order.remainder(cached)",
+                "order = torch.arange(cached)",
+            ),
             "state: a window keeps one key too few": (
                 "len(cached_at) - (self.window - 1)",
                 "len(cached_at) - (self.window - 2)",

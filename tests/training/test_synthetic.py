@@ -12,7 +12,7 @@ import pytest
 from regard import augment, presets
 from regard.compare import job, plan, sweep
 from regard.compare.processes import JobPool
-from regard.compare.sweep import prerequisites
+from regard.compare.sweep import is_finished, prerequisites
 from regard.config import Config
 from regard.errors import UserError
 from regard.search import Hypothesis
@@ -247,11 +247,32 @@ def test_a_comparison_makes_pairs_once_for_all_seeds(files, monkeypatch):
     assert sweep(runs[:2], "test", [1], "cpu", JobPool(1), messages.append) == []
     assert messages[-1].startswith("2 runs, 2 already finished")
     assert (pairs.folder / "pairs.jsonl").read_bytes() == made
+    shutil.rmtree(model.folder)  # finished runs no longer need it
+    assert is_finished(runs[0], "test", [1])
+    (runs[0].folder / "card.json").unlink()
+    assert execute(runs[0], "test", [1], "cpu", 1, JobPool(1)) == ""
+    assert is_finished(runs[0], "test", [1])
     # Another model makes other pairs.
     text = (files / "reverse.toml").read_text()
     (files / "reverse.toml").write_text(text.replace("hidden_dim = 7", "hidden_dim = 8"))
     _, other = prerequisites(plan(names, [], [], [1], files / "runs"))
     assert other.folder != pairs.folder
+
+
+def test_experiments_that_were_moved_keep_their_runs(files):
+    shutil.copytree(files, files / "moved")
+    for name in ("more.toml", "reverse.toml"):
+        text = (files / name).read_text()
+        for data in ("train.tsv", "val.tsv", "test.tsv", "more.txt"):
+            text = text.replace(f'"{data}"', f'"{files / data}"')
+        (files / name).write_text(text)
+        (files / "moved" / name).write_text(text)
+    plans = [
+        plan([str(folder / "more.toml")], [], [], [2], files / "runs")
+        for folder in (files, files / "moved")
+    ]
+    here, there = [[one.folder for one in [*prerequisites(p), *p]] for p in plans]
+    assert here == there
 
 
 def test_a_reverse_model_is_trained_once_for_all_ways_to_search(files):

@@ -3,7 +3,8 @@
     alpha_i = exp(e(q, k_i)) / sum_j exp(e(q, k_j))        a = sum_i alpha_i v_i
 
 Read in this order: `masks`, `scores` (e), `normalise` (scores to weights), `attend` (the weighted sum),
-`heads` and `latent` (the layers), `positions` (position encodings).
+`heads` and `latent` (the layers), `positions` (position encodings); then, for sequences too long for a matrix
+of weights, `bias_rules`, `long` and `flex`.
 """
 
 from collections.abc import Callable
@@ -16,7 +17,8 @@ from regard.attention.heads import (
     SingleQueryScaledDotProductAttention,
 )
 from regard.attention.latent import Latent
-from regard.attention.masks import causal_mask, padding_mask, window_mask
+from regard.attention.long import is_long
+from regard.attention.masks import Mask, MaskRule, causal_mask, padding_mask, window_mask
 from regard.attention.normalise import NORMALISERS
 from regard.attention.positions import POSITIONS, Position
 from regard.attention.scores import SCORES, Score
@@ -29,6 +31,8 @@ __all__ = [
     "POSITIONS",
     "SCORES",
     "Latent",
+    "Mask",
+    "MaskRule",
     "MultiHead",
     "MultiHeadBase",
     "Position",
@@ -38,6 +42,7 @@ __all__ = [
     "attend",
     "attend_fused",
     "causal_mask",
+    "is_long",
     "padding_mask",
     "window_mask",
 ]

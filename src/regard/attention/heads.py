@@ -13,7 +13,8 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 from regard.attention.attend import attend, attend_fused
-from regard.attention.masks import window_mask
+from regard.attention.long import attend_long
+from regard.attention.masks import Mask, MaskRule, window_mask
 from regard.attention.normalise import Normaliser, softmax
 from regard.attention.positions import Position, Rotation, divide_heads
 from regard.attention.scores import ScaledDot, Score
@@ -151,7 +152,7 @@ class MultiHeadBase(nn.Module, ABC):
         x: Float[Tensor, "batch query d_model"],
         keys: KVHeads,
         values: KVHeads,
-        mask: Bool[Tensor, "batch #query key"] | None,
+        mask: Mask,
         query_position_ids: Int[Tensor, "batch query"],
         key_position_ids: Int[Tensor, "batch key"],
         need_weights: bool = False,
@@ -159,29 +160,60 @@ class MultiHeadBase(nn.Module, ABC):
     ) -> AttentionOutputs:
         """(output, weights); the fused kernel, which returns no weights, unless `need_weights`.
 
-        `prefix_lengths`: see `TokenPositions`.
+        `prefix_lengths`: see `TokenPositions`. With a rule as the mask, memory grows with the number of
+        tokens, not its square, if no weights are needed and the kinds are scaled-dot and softmax.
         """
 
     def self_attend(
         self,
         x: Activations,
-        mask: Bool[Tensor, "batch #length length"] | None = None,
+        mask: Mask = None,
         position_ids: Int[Tensor, "batch length"] | None = None,
         need_weights: bool = False,
     ) -> AttentionOutputs:
-        """Self-attention over whole sequences, whose tokens are at the positions 0, 1, ... by default."""
+        """Self-attention over whole sequences, whose tokens are at the positions 0, 1, ... by default.
+
+        A `MaskRule` as the mask has the same positions.
+        """
         if position_ids is None:
             position_ids = torch.arange(x.shape[1], device=x.device).expand(x.shape[:2])
         keys, values = self.keys_values(x, position_ids)
         return self(x, keys, values, mask, position_ids, position_ids, need_weights)
 
+    def _long_rule(self, mask: Mask, need_weights: bool) -> MaskRule | None:
+        """The rule for attention without matrices; None if this layer needs them."""
+        if not isinstance(mask, MaskRule) or need_weights:
+            return None
+        plain = type(self.score) is ScaledDot and self.normalise is softmax
+        keys = mask.key_position_ids.shape[1]
+        if not plain or self.position.further_rotations(keys):
+            return None
+        return mask.within(self.window)
+
+    def _attend_long(
+        self,
+        query: Float[Tensor, "batch heads query _"],
+        keys: KVHeads,
+        values: KVHeads,
+        rule: MaskRule,
+        bias_query: Float[Tensor, "batch heads query _"],
+    ) -> AttentionOutputs:
+        arguments = query, keys, values, rule, self.position, bias_query
+        context = attend_long(*arguments, self._dropout_p())
+        return self.output(merge_heads(context)), None
+
+    def _dropout_p(self) -> float:
+        return self.dropout if self.training else 0.0
+
     def _window_mask(
         self,
-        mask: Bool[Tensor, "batch #query key"] | None,
+        mask: Mask,
         query_position_ids: Int[Tensor, "batch query"],
         key_position_ids: Int[Tensor, "batch key"],
     ) -> Bool[Tensor, "batch 1 _ key"] | None:
         """The mask restricted to the window, with a dimension for the heads."""
+        if isinstance(mask, MaskRule):
+            mask = mask.matrix()
         if self.window is not None:
             near = window_mask(query_position_ids, key_position_ids, self.window)
             mask = near if mask is None else mask & near
@@ -219,7 +251,7 @@ class MultiHeadBase(nn.Module, ABC):
         bias = None if bias is None else fold_groups(bias, kv_heads)
         if mask is not None and mask.shape[2] > 1:
             mask = mask.repeat(1, 1, heads // kv_heads, 1) if kv_heads < heads else mask
-        dropout_p = self.dropout if self.training else 0.0
+        dropout_p = self._dropout_p()
         normaliser = bind_positions(self.normalise, token_positions)
         if type(self.score) is ScaledDot and normaliser is softmax and not need_weights:
             options = {"values": values, "mask": mask, "bias": bias}
@@ -331,7 +363,7 @@ class MultiHead(MultiHeadBase):
         x: Float[Tensor, "batch query d_model"],
         keys: KVHeads,
         values: KVHeads,
-        mask: Bool[Tensor, "batch #query key"] | None,
+        mask: Mask,
         query_position_ids: Int[Tensor, "batch query"],
         key_position_ids: Int[Tensor, "batch key"],
         need_weights: bool = False,
@@ -339,6 +371,8 @@ class MultiHead(MultiHeadBase):
     ) -> AttentionOutputs:
         query = split_heads(self.query(x), self.heads)
         query = self.position.rotate(query, query_position_ids)
+        if (rule := self._long_rule(mask, need_weights)) is not None:
+            return self._attend_long(query, keys, values, rule, query)
         bias = self.position.bias(query, query_position_ids, key_position_ids)
         head_mask = self._window_mask(mask, query_position_ids, key_position_ids)
         rotated = [

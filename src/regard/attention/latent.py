@@ -3,18 +3,20 @@
 import math
 
 import torch
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Float, Int
 from torch import Tensor, nn
 from torch.nn.functional import rms_norm
 
 from regard.attention.heads import (
     Activations,
     AttentionOutputs,
+    Heads,
     KVHeads,
     MultiHeadBase,
     merge_heads,
     split_heads,
 )
+from regard.attention.masks import Mask
 from regard.attention.normalise import softmax
 from regard.attention.positions import Position
 from regard.attention.scores import ScaledDot, Score
@@ -68,7 +70,7 @@ class Latent(MultiHeadBase):
         x: Float[Tensor, "batch query d_model"],
         keys: KVHeads,
         values: KVHeads,
-        mask: Bool[Tensor, "batch #query key"] | None,
+        mask: Mask,
         query_position_ids: Int[Tensor, "batch query"],
         key_position_ids: Int[Tensor, "batch key"],
         need_weights: bool = False,
@@ -79,6 +81,11 @@ class Latent(MultiHeadBase):
         rotary_query = self.position.rotate(rotary_query, query_position_ids)
         # A position encoding is built for one dimension: rope_dim if it rotates, else head_dim.
         bias_query = rotary_query if rotary_query.shape[-1] else query
+        if (rule := self._long_rule(mask, need_weights)) is not None:
+            head_keys, values = self._expand(c)
+            rotary_key = rotary_key.expand(-1, self.heads, -1, -1)
+            tensors = concatenate(query, rotary_query), concatenate(head_keys, rotary_key), values
+            return self._attend_long(*tensors, rule, bias_query)
         bias = self.position.bias(bias_query, query_position_ids, key_position_ids)
         head_mask = self._window_mask(mask, query_position_ids, key_position_ids)
         token_positions = TokenPositions(
@@ -102,8 +109,7 @@ class Latent(MultiHeadBase):
             )
             context = context @ up_values.transpose(1, 2)
         else:
-            halves = self.up(c[:, 0]).chunk(2, dim=-1)
-            head_keys, values = (split_heads(half, self.heads) for half in halves)
+            head_keys, values = self._expand(c)
             rotated = [
                 (n, concatenate(query, q), concatenate(head_keys, k.expand(-1, self.heads, -1, -1)))
                 for n, q, k in rotated
@@ -112,6 +118,12 @@ class Latent(MultiHeadBase):
                 rotated, values, head_mask, bias, need_weights, token_positions
             )
         return self.output(merge_heads(context)), weights
+
+    def _expand(self, c: KVHeads) -> tuple[Heads, Heads]:
+        """Keys W_uk c and values W_uv c of every head."""
+        halves = self.up(c[:, 0]).chunk(2, dim=-1)
+        keys, values = (split_heads(half, self.heads) for half in halves)
+        return keys, values
 
     def _can_absorb(self, query: int, key: int) -> bool:
         """Is it cheaper to map the query into the latent space than every c to keys and values?

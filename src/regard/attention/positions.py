@@ -27,6 +27,7 @@ from torch import Tensor, nn
 from torch.nn.functional import embedding
 
 from regard import config
+from regard.attention.bias_rules import BiasRule, ClippedBias, LinearBias
 from regard.errors import UserError
 
 PositionIds = Int[Tensor, "batch length"]
@@ -70,6 +71,13 @@ class Position(nn.Module):
         key_position_ids: Int[Tensor, "batch key"],
     ) -> Float[Tensor, "#batch heads query key"] | None:
         """Adds to the scores, in every self-attention layer."""
+        return None
+
+    def bias_rule(self, query: Heads) -> BiasRule | None:
+        """`bias` as a rule, which long sequences need: a matrix would fill the memory.
+
+        A kind that overrides `bias` alone works there too, only more slowly.
+        """
         return None
 
 
@@ -195,6 +203,11 @@ class Relative(Position):
         by_distance = query @ self.table.to(query.dtype).T / math.sqrt(query.shape[-1])
         return by_distance.gather(-1, index[:, None].expand(-1, query.shape[1], -1, -1))
 
+    def bias_rule(self, query: Heads) -> ClippedBias:
+        if self.form == "bias":
+            return ClippedBias(self.table.T[None, :, None])
+        return ClippedBias(query @ self.table.to(query.dtype).T / math.sqrt(query.shape[-1]))
+
 
 class Alibi(Position):
     """e_ij - 2^(-8 h / H) |j - i|, heads h = 1 .. H; no parameters (Press et al., 2022)
@@ -218,6 +231,9 @@ class Alibi(Position):
     ) -> Float[Tensor, "batch heads query key"]:
         distances = relative_distance(query_position_ids, key_position_ids).abs()[:, None]
         return (-self.slopes[:, None, None] * distances).to(query.dtype)
+
+    def bias_rule(self, query: Heads) -> LinearBias:
+        return LinearBias(self.slopes)
 
 
 # --- on queries and keys --------------------------------------------------------------------------

@@ -151,6 +151,32 @@ def engines(
 
 
 @bench.command()
+def long(
+    rounds: Rounds = 5,
+    lengths: Annotated[str, typer.Option(help="Tokens in a sequence, as in 2048,32768.")] = (
+        "2048,8192,32768"
+    ),
+    seconds: Annotated[
+        float,
+        typer.Option(min=1, max=limits.SECONDS, help="Start no contender later than this."),
+    ] = 40.0,
+    as_json: AsJson = False,
+    device: Device = "auto",
+) -> None:
+    """Tokens per second and peak memory of self-attention over long sequences, by kind of position."""
+    sizes = tuple(parse_integers(lengths, "--lengths", limits.TOKENS))
+
+    from regard.benchmarks import Long
+    from regard.benchmarks.long import tabulate
+
+    result = Long(rounds, sizes, resolve_device(device), seconds).run(print_progress)
+    if as_json:
+        print_json(result)
+    else:
+        print_wide(tabulate(result))
+
+
+@bench.command()
 def training(
     rounds: Rounds = 5,
     batch: BatchSize = 128,

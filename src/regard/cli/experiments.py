@@ -149,6 +149,7 @@ def compare(
             command_line(),
             failed,
             out_folder,
+            beams=widths,
             columns=selected,
             speeds=speeds,
             theme=theme,

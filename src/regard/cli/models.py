@@ -1,7 +1,10 @@
 """`regard train`."""
 
+import os
 import shlex
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -16,7 +19,6 @@ from regard.cli.common import (
     out,
 )
 from regard.config import Config, limits
-from regard.devices import resolve_device
 from regard.errors import UserError
 
 
@@ -58,32 +60,103 @@ def train(
     resume: Annotated[
         bool, typer.Option("--resume", help="Continue an interrupted run from its checkpoint.")
     ] = False,
+    devices: Annotated[
+        int,
+        typer.Option(
+            min=1,
+            max=1024,
+            help="Train on this many devices of this machine: a process for each GPU, or on the CPU. For "
+            "several machines, use torchrun.",
+        ),
+    ] = 1,
+    max_restarts: Annotated[
+        int,
+        typer.Option(
+            min=0,
+            max=1000,
+            help="With --devices: how often to start again from the last checkpoint if a process dies.",
+        ),
+    ] = 0,
 ) -> None:
     """Train a model and write a run folder."""
     overrides = [*(settings or []), *([] if seed is None else [f"seed={seed}"])]
     overrides += [] if init is None else [f"init={documents.dumps(str(init))}"]
+    with tell_once():
+        config, folder = choose_run(preset, run, overrides, resume)
+        if adapter_only:
+            config = save_adapter_only(config)
+        if devices > 1 or max_restarts:
+            start_processes(device, devices, max_restarts)
+    train_here(config, folder, device, devices, resume)
+
+
+@contextmanager
+def tell_once() -> Iterator[None]:
+    """Of the processes of a machine that train together, only the first tells a mistake in the command."""
+    try:
+        yield
+    except UserError:
+        if os.environ.get("LOCAL_RANK", "0") != "0":
+            raise typer.Exit(2) from None
+        raise
+
+
+def choose_run(
+    preset: str, run: Path | None, overrides: list[str], resume: bool
+) -> tuple[Config, Path]:
+    """What to train, and in which folder."""
     if resume:
         shipped.check_single(preset)
     if is_run_folder(preset, resume):
         folder = Path(preset)
         check_resumed_folder(folder, run, resume)
         path = folder / "config.toml"
-        config = presets.validate(presets.override(presets.read_file(path), overrides), str(path))
-    else:
-        folder = run or Path("runs") / Path(preset).stem
-        config = presets.load(preset, overrides)
+        table = presets.override(presets.read_file(path), overrides)
+        return presets.validate(table, str(path)), folder
+    return presets.load(preset, overrides), run or Path("runs") / Path(preset).stem
 
-    if adapter_only:
-        config = save_adapter_only(config)
 
-    from regard.training import train
+def start_processes(device: str, devices: int, max_restarts: int) -> None:
+    """Run this command in a process for each device, and exit with its code; return in those processes."""
+    from regard.training import distributed
 
+    if distributed.is_started():
+        return distributed.check_devices(devices)
+    if devices == 1:
+        raise UserError("--max-restarts is for several devices: add --devices N")
+    distributed.resolve_local_device(device, 0, devices)  # an error, if there are too few, once
+    from regard.training.launch import launch
+
+    raise typer.Exit(launch(sys.argv[1:], devices, max_restarts, tell))
+
+
+def tell(sentence: str) -> None:
+    err.print(f"regard: {sentence}", style="red")
+
+
+def train_here(config: Config, folder: Path, device: str, devices: int, resume: bool) -> None:
+    """Train in this process, perhaps beside others, of which the first one prints the result."""
+    from regard.training import distributed, train
+
+    resume = resume or distributed.is_restarted()
+    world = distributed.ALONE
     try:
-        card = train(config, folder, resolve_device(device), resume, out)
+        with distributed.join(device) as (world, own_device):
+            card = train(config, folder, own_device, resume, out, world=world)
     except KeyboardInterrupt as error:
-        err.print(explain_interrupt(folder, device))
+        if world.is_main:
+            err.print(explain_interrupt(folder, device, devices))
         raise typer.Exit(signals.exit_code(error)) from None
-    print_result(card["figures"], folder)
+    except UserError as error:
+        if world.is_first_to_say(str(error)):
+            raise
+        raise typer.Exit(distributed.MISTAKE) from None
+    except distributed.LostProcessError as error:
+        if not distributed.has_launcher() and world.is_first_to_say("lost"):
+            tell(str(error))
+        raise typer.Exit(distributed.LOST) from None
+    if world.is_main:
+        print_result(card["figures"], folder)
 
 
 def save_adapter_only(config: Config) -> Config:
@@ -121,12 +194,13 @@ def check_resumed_folder(folder: Path, run: Path | None, resume: bool) -> None:
     read_config(folder)
 
 
-def explain_interrupt(folder: Path, device: str) -> str:
+def explain_interrupt(folder: Path, device: str, devices: int) -> str:
     """What Ctrl-C left, and the command that goes on from there."""
     from regard.training.folder import has_checkpoint
 
     if has_checkpoint(folder):
         options = [] if device == "auto" else ["--device", device]
+        options += [] if devices == 1 else ["--devices", str(devices)]
         argument = presets.folder_argument(folder)
         command = shlex.join(["regard", "train", "--resume", argument, *options])
         return f"interrupted. Continue with: {command}"

@@ -163,8 +163,9 @@ def plan_pairs(
         pairs = synthetic.replace_entries(pairs, {0: recipe})
         system = System(entry.translator, (), f"pairs by {makers}")
         runs.append(Run(system, 1, made, pairs, before, makes_pairs=True))
-        file = relative_path(made / synthetic.PAIRS, folder)
-        entries[number] = entry.model_copy(update={"file": file})
+        # By name and place of what made them, not of a .toml: experiments may be moved, too.
+        origin = {"from": recipe.translator, "file": relative_path(made / synthetic.PAIRS, folder)}
+        entries[number] = entry.model_copy(update=origin)
     return synthetic.replace_entries(config, entries), tuple(runs)
 
 

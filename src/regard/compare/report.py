@@ -28,20 +28,29 @@ def write_report(
     failed: Sequence[str],
     out: Path,
     *,
+    beams: Sequence[int] = (),
     columns: Sequence[str] | None = None,
     speeds: Mapping[str, float] | None = None,
     theme: str = "light",
 ) -> str:
-    """Write all files to `out`; return the Markdown table. Failed runs are left out and listed."""
+    """Write all files to `out`; return the Markdown table. Failed runs are left out and listed.
+
+    `beams`: the widths to report, the first in the table; by default those that each run was evaluated with.
+    """
     systems: dict[str, list[Run]] = {}
+    evaluations: dict[Path, dict[str, Any]] = {}
     for run in runs:
-        if (run.folder / f"evaluation-{split}.json").is_file():
+        if (evaluation := read_evaluation(run, split, beams)) is not None:
             systems.setdefault(run.system.label, []).append(run)
+            evaluations[run.folder] = evaluation
     if not systems:
         raise UserError(f"no run finished, so there is no table to write: {failed[0]}")
     headline = select_headline(systems)
     columns = columns or default_columns(headline)
-    results = [collect_results(label, group, split, headline) for label, group in systems.items()]
+    results = [
+        collect_results(label, group, [evaluations[run.folder] for run in group], headline)
+        for label, group in systems.items()
+    ]
     baseline, (pairs, comparable) = results[0], find_shared_sentences(systems, split)
     references = [target for _, target in pairs]
     for result in results:
@@ -84,6 +93,21 @@ def write_report(
     )
     draw_quality([run.system for run in runs], results, out, theme, headline)
     return table
+
+
+def read_evaluation(run: Run, split: str, beams: Sequence[int]) -> dict[str, Any] | None:
+    """The evaluation of a run with these beam widths, in this order; None if it lacks one.
+
+    An earlier comparison may have evaluated the run with others, too.
+    """
+    path = run.folder / f"evaluation-{split}.json"
+    if not path.is_file():
+        return None
+    evaluation = documents.read(path, schemas.ComparedEvaluation)
+    results = {result["beam"]: result for result in evaluation["results"]}
+    if not set(beams) <= set(results):
+        return None
+    return {**evaluation, "results": [results[beam] for beam in beams or results]}
 
 
 def select_headline(systems: Mapping[str, Sequence[Run]]) -> str:
@@ -136,11 +160,11 @@ def find_shared_sentences(
     return first, [label for label, table in data.items() if pairs[table] == first]
 
 
-def collect_results(label: str, runs: Sequence[Run], split: str, headline: str) -> dict[str, Any]:
+def collect_results(
+    label: str, runs: Sequence[Run], evaluations: Sequence[dict[str, Any]], headline: str
+) -> dict[str, Any]:
     """Summary statistics of one system, with the figures of each of its runs."""
     cards = [documents.read(run.folder / "card.json", schemas.Card) for run in runs]
-    paths = [run.folder / f"evaluation-{split}.json" for run in runs]
-    evaluations = [documents.read(path, schemas.ComparedEvaluation) for path in paths]
     first = [evaluation["results"][0] for evaluation in evaluations]
     figures = {
         **summarize(

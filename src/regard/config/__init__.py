@@ -185,6 +185,9 @@ class Training(Table):
     once as a CUDA graph, which takes a fraction of a second."""
     cuda_graphs: bool = True
     """On a GPU: capture training steps as CUDA graphs and replay them."""
+    sharding: Literal["none", "fsdp"] = "none"
+    """On several devices (`regard train --devices N`, torchrun): each has the whole model, or, with "fsdp", a
+    part of every parameter, of its gradient and of its optimizer state. For models that do not fit one."""
     validate_every: int = Field(default=250, ge=1, le=limits.COUNT)
     """Steps between validations; each writes a checkpoint."""
     checkpoint_metric: Literal["loss", "bleu"] = "loss"

@@ -12,7 +12,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from regard.attention import Position, causal_mask
+from regard.attention import MaskRule, Position
 from regard.models.interface import (
     AttentionLayer,
     AttentionWeights,
@@ -29,6 +29,7 @@ from regard.models.mixers import AttentionInputs, Weights
 from regard.models.transformer_base import (
     TransformerBase,
     TransformerState,
+    choose_mask,
     position_ids_of,
     shared_window,
 )
@@ -133,10 +134,9 @@ class DecoderOnly(TransformerBase[DecoderOnlyMemory, TransformerState]):
         self, source: Source, mask: SourceMask, need_weights: bool
     ) -> tuple[DecoderOnlyMemory, list[Weights]]:
         position_ids = position_ids_of(mask)
-        visible = mask[:, None]
-        if not self.is_prefix_lm:
-            visible = causal_mask(position_ids, position_ids) & visible
-        inputs = AttentionInputs(position_ids, position_ids, visible, mask)
+        latest = None if self.is_prefix_lm else 0
+        rule = MaskRule(position_ids, position_ids, mask, latest, is_self=True)
+        inputs = AttentionInputs(position_ids, position_ids, choose_mask(rule), mask)
         caches = tuple(block.mixer.init_cache(len(source)) for block in self.decoder)
         x = self._embed(self.source_embedding, source, position_ids)
         states, weights = self._run_blocks(x, inputs, caches, need_weights)

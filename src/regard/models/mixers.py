@@ -14,7 +14,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
-from regard.attention import MultiHeadBase
+from regard.attention import Mask, MaskRule, MultiHeadBase
 from regard.models.interface import AttentionLayer, DecoderState
 from regard.models.kv_cache import KVCache
 from regard.models.padding import compaction_index, gather, scatter
@@ -31,8 +31,8 @@ class AttentionInputs:
     position_ids: Int[Tensor, "batch length"]
     key_position_ids: Int[Tensor, "batch cached"]
     """Positions of all cached tokens, including these."""
-    mask: Bool[Tensor, "batch queries cached"] | None = None
-    """Which cached tokens each token may attend to; None: all."""
+    mask: Mask = None
+    """Which cached tokens each token may attend to; None: all. A rule where a matrix would be large."""
     padding_mask: Bool[Tensor, "batch length"] | None = None
     """True for real tokens; None: no padding."""
     one_per_hypothesis: bool = False
@@ -114,6 +114,7 @@ class SelfAttention(TokenMixer):
     ) -> tuple[Activations, Weights]:
         """For a score that depends on the index of a key: masked keys are moved behind the others."""
         mask, key_ids, query_ids = inputs.mask, inputs.key_position_ids, inputs.position_ids
+        mask = mask.matrix() if isinstance(mask, MaskRule) else mask
         assert mask is not None
         queries, prefix_lengths = x, inputs.prefix_lengths
         if inputs.one_per_hypothesis:  # each hypothesis has its own keys: one batch row for each

@@ -10,7 +10,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
-from regard.attention import Position
+from regard.attention import MaskRule, Position
 from regard.models.interface import (
     AttentionLayer,
     AttentionWeights,
@@ -26,6 +26,7 @@ from regard.models.mixers import AttentionInputs, Weights
 from regard.models.transformer_base import (
     TransformerBase,
     TransformerState,
+    choose_mask,
     position_ids_of,
     shared_window,
 )
@@ -122,7 +123,8 @@ class Transformer(TransformerBase[Memory, EncoderDecoderState]):
         self, source: Source, mask: SourceMask, need_weights: bool
     ) -> tuple[Memory, list[Weights]]:
         position_ids = position_ids_of(mask)
-        inputs = AttentionInputs(position_ids, position_ids, mask[:, None], mask)
+        rule = MaskRule(position_ids, position_ids, mask, is_self=True)
+        inputs = AttentionInputs(position_ids, position_ids, choose_mask(rule), mask)
         x, all_weights = self._embed(self.source_embedding, source, position_ids), []
         for block in self.encoder:
             x, weights = block(x, inputs, block.mixer.init_cache(len(x)), need_weights)

@@ -10,7 +10,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 from torch.nn.functional import pad
 
-from regard.attention import Position, causal_mask
+from regard.attention import Mask, MaskRule, Position, is_long
 from regard.models.dropout import Dropout
 from regard.models.interface import DecoderState, MemoryT, Model, StateT
 from regard.models.layers import Block
@@ -23,6 +23,11 @@ Activations = Float[Tensor, "batch length d_model"]
 def position_ids_of(mask: Bool[Tensor, "batch length"]) -> Int[Tensor, "batch length"]:
     """0, 1, 2, ... over the real tokens, wherever the padding is."""
     return (mask.cumsum(1) - 1).clamp(min=0)
+
+
+def choose_mask(rule: MaskRule) -> Mask:
+    """The mask of a sequence: a matrix or, if it is long, the rule itself."""
+    return rule if is_long(rule.key_position_ids.shape[1]) else rule.matrix()
 
 
 def shared_window(blocks: Iterable[Block]) -> int | None:
@@ -49,14 +54,16 @@ class TransformerState(DecoderState):
     prefix_lengths: Int[Tensor, " batch"] | None
     """In a decoder-only model, the length of the source, which comes before the first token."""
     next_slots: Int[Tensor, " batch"] | None
-    """In a reserved state, the slot of the caches for the next token, the same for all sentences."""
+    """In a reserved state, the slot of the caches for the next token, the same for all sentences. With a
+    window the caches are rings, and the slot is this number modulo their length."""
 
     def expand(self, beam: int) -> "TransformerState":
         mask = self.cache_mask
         if mask is None:
             mask = torch.ones_like(self.key_position_ids[:, None], dtype=torch.bool)
         caches = tuple(cache.expand(beam) for cache in self.caches)
-        return replace(self, caches=caches, cache_mask=mask.repeat_interleave(beam, dim=1))
+        state = replace(self, caches=caches, cache_mask=mask.repeat_interleave(beam, dim=1))
+        return state._widen_ring() if beam > 1 and self._is_ring else state
 
     def reorder(self, beam_indices: Int[Tensor, "batch beam"]) -> "TransformerState":
         caches, mask = tuple(cache.reorder(beam_indices) for cache in self.caches), self.cache_mask
@@ -64,24 +71,49 @@ class TransformerState(DecoderState):
             mask = mask.gather(1, beam_indices[..., None].expand(-1, -1, mask.shape[-1]))
         return replace(self, caches=caches, cache_mask=mask)
 
+    @property
+    def _is_ring(self) -> bool:
+        """Is it reserved with a window? New tokens then replace those that have left the window."""
+        return self.window is not None and self.next_slots is not None
+
     def reserve(self, tokens: int) -> "TransformerState":
-        """Tokens outside the window stay, and are masked: to evict them would change the shapes."""
+        """With a window of w tokens, w slots for each hypothesis are enough for any number of tokens."""
         mask, cached = self.cache_mask, self.key_position_ids.shape[1]
         if mask is None:
             mask = torch.ones_like(self.key_position_ids[:, None], dtype=torch.bool)
         slots = tokens * mask.shape[1]
+        if self.window is not None:
+            slots = min(slots, self.window * mask.shape[1] - cached)
         next_slots = self.next_slots
         if next_slots is None:
             next_slots = torch.full_like(self.next_position_ids, cached)
+        elif slots == 0:
+            return self
         return replace(
             self,
             caches=tuple(cache.reserve(slots) for cache in self.caches),
             key_position_ids=pad(self.key_position_ids, (0, slots)),
             cache_mask=pad(mask, (0, slots)),
-            window=None,
             cached_at=(),
             next_slots=next_slots,
         )
+
+    def _widen_ring(self) -> "TransformerState":
+        """The slots from the oldest to the newest, then those that more hypotheses need."""
+        assert self.window is not None
+        assert self.next_slots is not None
+        assert self.cache_mask is not None
+        cached = self.key_position_ids.shape[1]
+        order = torch.arange(cached, device=self.next_slots.device) + self.next_slots[0]
+        order = order.remainder(cached)
+        state = replace(
+            self,
+            caches=tuple(c._map(lambda x: x.index_select(2, order)) for c in self.caches),
+            key_position_ids=self.key_position_ids[:, order],
+            cache_mask=self.cache_mask[..., order],
+            next_slots=torch.full_like(self.next_slots, cached),
+        )
+        return state.reserve(self.window)
 
     def append_one_per_hypothesis(self, beam: int) -> AttentionInputs:
         """Append the positions of one token for each of `beam` hypotheses; return their attention inputs."""
@@ -110,6 +142,8 @@ class TransformerState(DecoderState):
         assert self.cache_mask is not None
         beam = position_ids.shape[1]
         slots = self.next_slots[0] + torch.arange(beam, device=position_ids.device)
+        if self._is_ring:
+            slots = slots.remainder(self.key_position_ids.shape[1])
         new = torch.eye(beam, dtype=torch.bool, device=position_ids.device)
         new = new.expand(len(position_ids), -1, -1)
         self.key_position_ids.index_copy_(1, slots, position_ids)
@@ -130,11 +164,15 @@ class TransformerState(DecoderState):
         position_ids = self.next_position_ids[:, None] + steps
         self.key_position_ids = torch.cat([self.key_position_ids, position_ids], dim=1)
         self.next_position_ids = self.next_position_ids + count
-        mask = causal_mask(position_ids, self.key_position_ids)
+        visible = None
         if self.cache_mask is not None:
             new = torch.ones_like(position_ids, dtype=torch.bool)[:, None]
             self.cache_mask = torch.cat([self.cache_mask, new], dim=-1)
-            mask = mask & self.cache_mask
+            visible = self.cache_mask[:, 0]
+        is_self = count == self.key_position_ids.shape[1]
+        mask = choose_mask(
+            MaskRule(position_ids, self.key_position_ids, visible, latest=0, is_self=is_self)
+        )
         inputs = AttentionInputs(
             position_ids, self.key_position_ids, mask, prefix_lengths=self.prefix_lengths
         )

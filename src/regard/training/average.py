@@ -19,7 +19,8 @@ def validate_average(loop: TrainingLoop) -> dict[str, Any] | None:
     if not steps:
         return None
     tensors = snapshots.read_mean(loop.folder, steps)
-    model = copy.deepcopy(loop.train_step.ema_model)
+    train_step = loop.train_step
+    model = copy.deepcopy(train_step.whole_model or train_step.ema_model).to(train_step.device)
     weights.load_tensors(model, tensors, snapshots.path_of(loop.folder, steps[-1]))
     likelihood, bleu = loop.validate_model(model)
     score = -likelihood.loss if bleu is None else bleu

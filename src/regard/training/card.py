@@ -35,6 +35,7 @@ def build_card(
         "device": start["device"],
         "threads": start.get("threads"),  # a run of an earlier version has no such entry
         "jobs": start["jobs"],
+        **({"processes": start["processes"]} if "processes" in start else {}),
         "data": data.checksums(),
         "messages": data.messages,
         "init": start.get("init"),
@@ -64,10 +65,19 @@ def write_card(folder: Path, card: dict[str, Any]) -> None:
     files.write(folder / "card.json", documents.dumps(card, indent=1, ensure_ascii=False) + "\n")
 
 
-def describe_environment(device: str, jobs: int) -> dict[str, Any]:
-    """What the speed of a run, and its rounding, depend on. `jobs`: runs that share the device."""
+def describe_environment(device: str, jobs: int, processes: int = 1) -> dict[str, Any]:
+    """What the speed of a run, and its rounding, depend on. `jobs`: runs that share the device.
+
+    `processes`: those that train it together, each on a device of that name; left out if it is one.
+    """
     threads = torch.get_num_threads()
-    return {"versions": versions(), "device": device_name(device), "threads": threads, "jobs": jobs}
+    facts = {
+        "versions": versions(),
+        "device": device_name(device),
+        "threads": threads,
+        "jobs": jobs,
+    }
+    return facts if processes == 1 else {**facts, "processes": processes}
 
 
 def versions() -> dict[str, str]:

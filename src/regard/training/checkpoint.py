@@ -15,7 +15,7 @@ from torch.optim import AdamW
 from regard import checksums, documents, files, schemas
 from regard.errors import UserError
 from regard.models import Model, weights
-from regard.training import snapshots
+from regard.training import sharding, snapshots
 from regard.training.device import get_rng_states, set_rng_states
 from regard.training.step import TrainStep
 from regard.training.writer import Writer
@@ -60,7 +60,8 @@ def save(
     """Write weights, their EMA, optimizer state, random generator states and progress."""
     record = {**asdict(progress), "loss_steps": train_step.loss_steps}
     record["files"] = dict(file_checksums or {})
-    writer.save(folder / FILE, collect_tensors(train_step), record)
+    tensors = sharding.gather_all(collect_tensors(train_step), train_step.world.is_main)
+    writer.save(folder / FILE, tensors, record)
 
 
 def restore(folder: Path, train_step: TrainStep) -> Progress:
@@ -84,7 +85,7 @@ def restore(folder: Path, train_step: TrainStep) -> Progress:
         raise UserError(f"{path} is not a checkpoint of this version of regard: {error}") from None
     with torch.no_grad():
         for name, tensor in live_tensors(train_step).items():
-            tensor.copy_(tensors[name])
+            sharding.copy_part(tensor, tensors[name])
     train_step.load_extra_state(select_prefix(tensors, EXTRA))
     train_step.loss_steps = record["loss_steps"]
     train_step.sync_compute_model()
@@ -116,7 +117,7 @@ def drop(folder: Path) -> None:
 
 
 def collect_tensors(train_step: TrainStep) -> dict[str, Tensor]:
-    """Every tensor of a checkpoint, by name."""
+    """Every tensor of a checkpoint, by name; of a sharded one, its part in this process."""
     states = add_prefix(RNG, get_rng_states(train_step.device))
     return live_tensors(train_step) | states | add_prefix(EXTRA, train_step.extra_state())
 

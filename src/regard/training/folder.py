@@ -1,6 +1,7 @@
 """Checks on the run folder: whether a run can start or resume there."""
 
-from collections.abc import Iterator
+import socket
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -85,6 +86,25 @@ def check_same_data(folder: Path, data: Corpus) -> None:
         raise UserError(
             f"the data has changed since {folder} was started (splits {', '.join(changed)}): "
             "start a new run in another --run"
+        )
+
+
+def check_shared_folder(folder: Path) -> None:
+    """Raise an error unless this process sees what process 0 has written."""
+    if not (folder / "config.toml").is_file():
+        raise UserError(
+            f"{folder} has no config.toml on {socket.gethostname()}: with several machines, the run folder "
+            "is on a disk that all of them see (--run)"
+        )
+
+
+def check_data_of_main(own: Mapping[str, str], main: Mapping[str, str], folder: Path) -> None:
+    """Raise an error unless this process has the data of process 0."""
+    changed = [split for split in main if own.get(split) != main[split]]
+    if changed:
+        raise UserError(
+            f"the data of {folder} on {socket.gethostname()} are not those of the first process (splits "
+            f"{', '.join(changed)}): copy them to every machine"
         )
 
 

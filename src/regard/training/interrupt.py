@@ -17,7 +17,8 @@ class Interrupted(Stopped):
 class Signals:
     """Notes the first signal, and restores the former handlers, so that the second acts at once."""
 
-    def __init__(self) -> None:
+    def __init__(self, tell: bool) -> None:
+        self.tell = tell
         self.received: int | None = None
         self.former: dict[int, Any] = {}  # a signal may come before the next line is done
         self.former = replace_handlers(self.handle)
@@ -28,13 +29,16 @@ class Signals:
     def handle(self, number: int, _: FrameType | None) -> None:
         self.received = number
         self.restore()
-        write_message(number, MESSAGE)
+        write_message(number, MESSAGE if self.tell else "")
 
 
 @contextmanager
-def catch_signals() -> Iterator[Signals]:
-    """Note the signals that end a command in `received` instead of stopping. In other threads, do nothing."""
-    signals = Signals()
+def catch_signals(tell: bool = True) -> Iterator[Signals]:
+    """Note the signals that end a command in `received` instead of stopping. In other threads, do nothing.
+
+    `tell`: say so when one comes.
+    """
+    signals = Signals(tell)
     try:
         yield signals
     finally:

@@ -18,12 +18,13 @@ from regard.models import Model, weights
 from regard.text.batch import BatchSampler, BatchSpec, EncodedPairs
 from regard.text.bpe_dropout import BpeDropout
 from regard.text.windows import WindowSampler
-from regard.training import checkpoint, snapshots
+from regard.training import checkpoint, sharding, snapshots
 from regard.training.checkpoint import Progress
+from regard.training.distributed import ALONE, World
 from regard.training.interrupt import Interrupted, catch_signals
 from regard.training.schedule import SCHEDULES, learning_rate
 from regard.training.step import TrainStep
-from regard.training.writer import Writer
+from regard.training.writer import NoWriter, Writer
 
 Callback = Callable[[dict[str, Any]], object]
 """Gets each event of metrics.jsonl."""
@@ -51,11 +52,14 @@ class TrainingLoop:
     callbacks: tuple[Callback, ...] = ()
     file_checksums: Mapping[str, str] = field(default_factory=dict)
     """Of the files that the weights belong to: see `regard.checksums`."""
+    world: World = ALONE
+    """The processes that train this model: all call the same methods, and process 0 alone writes."""
 
     def __post_init__(self) -> None:
         self.batches: Sequence[BatchSpec] = []
         self.tensorboard: Any = None
-        self.writer = Writer(self.train_step.device)
+        make_writer = Writer if self.world.is_main else NoWriter
+        self.writer = make_writer(self.train_step.device)
 
     @property
     def epochs_done(self) -> float:
@@ -83,6 +87,11 @@ class TrainingLoop:
     def restore(self) -> None:
         """Continue from the last checkpoint; events that were logged after it are deleted."""
         self.progress = checkpoint.restore(self.folder, self.train_step)
+        if self.world.is_main:
+            self.shorten_log()
+
+    def shorten_log(self) -> None:
+        """Delete what was logged after the checkpoint."""
         path, length = self.folder / "metrics.jsonl", self.progress.metrics_bytes
         saved = path.read_bytes() if path.is_file() else b""
         if len(saved) < length:
@@ -105,18 +114,21 @@ class TrainingLoop:
             )
         self.start_clock()
         self.display.update(self.fraction_done, f"step {progress.step}")
-        if self.settings.tensorboard:
+        if self.settings.tensorboard and self.world.is_main:
             self.tensorboard = open_tensorboard(self.folder, progress.step)
-        with closing(self.writer), catch_signals() as signals:
+        with closing(self.writer), catch_signals(tell=self.world.is_alone) as signals:
             while not progress.finished:
                 self.step()
                 is_last = self.fraction_done >= 1.0
+                stop = self.world.highest(signals.received or 0)
                 if is_last or progress.step % self.settings.validate_every == 0:
                     self.validate(is_last)
-                elif signals.received:
+                elif stop:
                     self.save_checkpoint()
-                if signals.received:
-                    raise Interrupted(signals.received)
+                if stop:
+                    if not self.world.is_alone:
+                        self.display.print(f"stopped after step {progress.step}, with a checkpoint")
+                    raise Interrupted(stop)
         return progress
 
     def start_epoch(self) -> None:
@@ -134,6 +146,7 @@ class TrainingLoop:
         progress = self.progress
         end = progress.batch + self.settings.accumulation_steps
         batches = self.batches[progress.batch : end]
+        self.world.seed_step(self.sampler.seed, progress.step)
         self.train_step(batches, self.learning_rate, progress.step)
         progress.step += 1
         progress.tokens += sum(self.sampler.count_tokens(batch) for batch in batches)
@@ -167,26 +180,28 @@ class TrainingLoop:
         train_loss = self.mean_loss()
         self.train_step.reset_loss()
         tokens_per_second = self.stop_clock()
-        model = self.train_step.ema_model
-        likelihood, bleu = self.validate_model(model)
+        with self.train_step.validated_model() as model:
+            likelihood, bleu = self.world.compute_on_main(lambda: self.validate_model(model))
+            tensors = weights.saved_tensors(model)
         is_best = self.compare_with_best(likelihood.loss, bleu)
         patience = self.settings.patience
         stop_early = patience is not None and progress.validations_since_best >= patience
         progress.finished = is_last or stop_early
-        self.log_validation(train_loss, likelihood, bleu, tokens_per_second)
+        if self.world.is_main:
+            self.log_validation(train_loss, likelihood, bleu, tokens_per_second)
         self.print_validation(train_loss, likelihood, bleu, tokens_per_second, is_best)
         if stop_early and not is_last:
             count = progress.validations_since_best
             self.display.print(f"early stopping: no improvement in {count} validations")
         record = {"step": progress.step, "loss": likelihood.loss}
         record |= {"files": dict(self.file_checksums)}
-        tensors = weights.saved_tensors(model)
         if is_best:
             self.writer.save(self.folder / "model.safetensors", tensors, record)
         count = self.settings.average_checkpoints
         if count is not None:
             earlier = progress.averaged_steps
-            snapshots.save(self.folder, self.writer, tensors, record, earlier)
+            if self.world.is_main:
+                snapshots.save(self.folder, self.writer, tensors, record, earlier)
             progress.averaged_steps = [*earlier, progress.step][-count:]
         self.write_checkpoint()
         self.start_clock()
@@ -194,7 +209,8 @@ class TrainingLoop:
     def save_checkpoint(self) -> None:
         """Write a checkpoint between two validations; an error if the weights are not finite."""
         self.mean_loss()
-        if not all(bool(p.isfinite().all()) for p in self.train_step.model.parameters()):
+        finite = (p.isfinite().all() for p in self.train_step.model.parameters())
+        if not all(bool(sharding.gather(flag)) for flag in finite):
             raise UserError(
                 f"the weights became infinite or nan at step {self.progress.step}: "
                 "the checkpoints saved so far are unchanged"

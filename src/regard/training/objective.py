@@ -85,7 +85,9 @@ class ProjectedCrossEntropy(torch.autograd.Function):
         is_token = labels != PAD
         # Sums in float32 at least: lower precision is for matrix multiplications only.
         dtype = torch.promote_types(features.dtype, torch.float32)
-        row_weights = (is_token.to(dtype) / is_token.sum() * loss_scale)[:, None]
+        # At least 1: of several processes, one may have no row of a small batch.
+        count = is_token.sum().clamp(min=1)
+        row_weights = (is_token.to(dtype) / count * loss_scale)[:, None]
         mean_weight = weight.mean(0, dtype=dtype)
         mean_bias = 0.0 if bias is None else bias.mean(dtype=dtype)
         loss = torch.zeros((), dtype=dtype, device=features.device)

@@ -1,26 +1,28 @@
 """A training run from start to end: data, model, warm start, loop, result card."""
 
+import warnings
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from regard import checksums, documents, files, presets, schemas
-from regard.config import Config, Training
+from regard.config import Config, FileData, Training
 from regard.devices import use_threads
 from regard.display import Display
+from regard.errors import RegardWarning
 from regard.evaluation import greedy_bleu
 from regard.evaluation.metrics import headline_bleu
 from regard.models import Model, PretrainedCheckpoint, build, load_pretrained
 from regard.terminal import Console
-from regard.text.batch import BatchSampler, Buckets, DeviceDataset
+from regard.text.batch import BatchSampler, Buckets, DeviceDataset, EncodedPairs
 from regard.text.bpe_dropout import BpeDropout
 from regard.text.corpus import Corpus
 from regard.text.tokenizer import TokenizerPair
-from regard.text.windows import WindowDataset, WindowSampler
+from regard.text.windows import ShardedPairs, WindowDataset, WindowSampler
 from regard.training import checkpoint, synthetic
 from regard.training.advice import advise
 from regard.training.average import validate_average
@@ -37,20 +39,26 @@ from regard.training.data import (
     tokenise_to_disk,
 )
 from regard.training.device import report_out_of_memory, select_dtype, use_cuda_stream
+from regard.training.distributed import ALONE, World
 from regard.training.examples import draw_examples
 from regard.training.folder import (
+    check_data_of_main,
     check_folder,
     check_same_data,
+    check_shared_folder,
     clean_up,
     empty_on_error,
     is_finished,
     read_start_event,
 )
 from regard.training.loop import Callback, TrainingLoop
-from regard.training.step import TrainStep
+from regard.training.step import TrainStep, is_sharded
 from regard.training.summary import describe_model, describe_regularisation, describe_schedule
 from regard.training.warm_start import SourceCheckpoint
 from regard.translator import Translator, load, read_config
+
+Pairs = list[tuple[str, str]]
+FINISHED = "finished"
 
 
 def train(
@@ -62,14 +70,18 @@ def train(
     jobs: int = 1,
     data: Corpus | None = None,
     callbacks: tuple[Callback, ...] = (),
+    world: World = ALONE,
 ) -> dict[str, Any]:
     """Train in `folder` and return the result card. Resuming a finished run changes nothing.
 
     A run is finished in this order: best weights, examples, card; only then is its checkpoint dropped.
 
     `config`: None to resume with that of the folder. `jobs`: how many runs share the device, for the
-    card. `data`: instead of that of the config. `callbacks` get each event of metrics.jsonl.
+    card. `data`: instead of that of the config. `callbacks` get each event of metrics.jsonl. `world`: the
+    processes that train together, all of which call this.
     """
+    if not world.is_main:
+        return train_beside_main(folder, device, world)
     # The config of a folder is resolved, and its data may be gone: a finished run does not need it.
     config_is_given = config is not None
     given = config or read_config(folder)
@@ -87,16 +99,28 @@ def train(
                 check_same_data(folder, load_corpus(located.data))
             clean_up(folder, config)
             display.print(f"{folder} is finished: there is nothing to continue")
-            return documents.read(folder / "card.json", schemas.Card)
+            world.broadcast(FINISHED)
+            return world.broadcast(documents.read(folder / "card.json", schemas.Card))
         resume = (folder / checkpoint.FILE).is_file()
         choices = describe_choices(given, config)
         with (
             empty_on_error(folder),
             report_out_of_memory(config.training.batch_tokens),
-            use_saved_threads(folder, display) if resume and device == "cpu" else nullcontext(),
+            use_saved_threads(folder, world, display)
+            if resume and device == "cpu"
+            else nullcontext(),
         ):
             return train_in_folder(
-                config, choices, folder, device, resume, display, jobs, load_corpus, callbacks
+                config,
+                choices,
+                folder,
+                device,
+                resume,
+                display,
+                jobs,
+                load_corpus,
+                callbacks,
+                world,
             )
 
 
@@ -110,6 +134,7 @@ def train_in_folder(
     jobs: int,
     load_corpus: LoadCorpus,
     callbacks: tuple[Callback, ...],
+    world: World,
 ) -> dict[str, Any]:
     """The steps of a run: data, model, warm start, loop, card.
 
@@ -129,11 +154,15 @@ def train_in_folder(
     data = load_data(located, display, load_corpus)
     display.print_all(choices)
     tokenizers, model = build_model(config, folder, data, source_checkpoint, resume, display)
-    model = move_to_device(model, device)
+    model = move_to_device(model, device, config, world)
     init = apply_warm_start(source_checkpoint, model, tokenizers, data, display)
-    environment = describe_environment(device, jobs)
+    environment = describe_environment(device, jobs, world.size)
+    splits = EncodedSplits.encode(data, tokenizers, display)
+    # The other processes wait for this: now they read what is in the folder.
+    world.broadcast((data.checksums(), resume))
+    world.copy_from_main(list(model.parameters()))
     with use_cuda_stream(device):
-        loop = build_loop(config, folder, device, data, tokenizers, model, display)
+        loop = build_loop(config, folder, device, splits, tokenizers, model, display, world)
         loop.callbacks, loop.file_checksums = callbacks, checksums.of_run(folder)
         with display:
             if resume:
@@ -143,15 +172,42 @@ def train_in_folder(
             progress = loop.run()
             average = validate_average(loop)
     from_scratch = not config.is_pretrained and config.init is None
-    warnings = [f"warning: {advice}" for advice in advise(loop, from_scratch)]
-    display.print_all(warnings)
+    advice = [f"warning: {line}" for line in advise(loop, from_scratch)]
+    display.print_all(advice)
     # A run that was already finished was trained where it started, not where it is resumed.
     start = {**environment, **read_start_event(folder)}
-    card = build_card(config, model, progress, data.add_messages(warnings), start, average)
+    card = build_card(config, model, progress, data.add_messages(advice), start, average)
     draw_examples(load(folder, device), data, folder / "examples")
     write_card(folder, card)
     clean_up(folder, config)
-    return card
+    return world.broadcast(card)
+
+
+def train_beside_main(folder: Path, device: str, world: World) -> dict[str, Any]:
+    """`train` in a process that is not the first: it reads what the first has put into the folder."""
+    message = world.broadcast()
+    if message == FINISHED:
+        return world.broadcast()
+    checksums_of_main, resume = message
+    check_shared_folder(folder)
+    config = read_config(folder)
+    display = Display(Console(quiet=True))
+    with (
+        report_out_of_memory(config.training.batch_tokens),
+        warnings.catch_warnings(action="ignore", category=RegardWarning),  # the first process warns
+    ):
+        data = load_data(presets.locate_pairs(config, folder), display)
+        check_data_of_main(data.checksums(), checksums_of_main, folder)
+        tokenizers, model = build_model(config, folder, data, None, resume=True, display=display)
+        model = move_to_device(model, device, config, world)
+        splits = EncodedSplits.encode(data, tokenizers, display)
+        world.copy_from_main(list(model.parameters()))
+        with use_cuda_stream(device):
+            loop = build_loop(config, folder, device, splits, tokenizers, model, display, world)
+            if resume:
+                loop.restore()
+            loop.run()
+    return world.broadcast()
 
 
 def make_synthetic(
@@ -173,10 +229,16 @@ def save_config(config: Config, folder: Path) -> None:
         files.write(folder / "config.toml", config.to_toml())
 
 
-def use_saved_threads(folder: Path, display: Display) -> AbstractContextManager[None]:
-    """Compute with as many threads as when the run started: they decide in which order sums round."""
+def use_saved_threads(folder: Path, world: World, display: Display) -> AbstractContextManager[None]:
+    """Compute with as many threads as when the run started: they decide in which order sums round.
+
+    On another number of processes, they round in another order anyway.
+    """
     default = torch.get_num_threads()
-    saved = read_start_event(folder).get("threads") or default
+    start = read_start_event(folder)
+    saved = start.get("threads") or default
+    if start.get("processes", 1) != world.size:
+        saved = default
     if saved != default:
         display.print(f"using {saved} CPU threads, as when this run started (now {default})")
     return use_threads(saved)
@@ -228,10 +290,11 @@ def load_pretrained_model(config: Config, display: Display) -> PretrainedCheckpo
     return pretrained
 
 
-def move_to_device(model: Model, device: str) -> Model:
+def move_to_device(model: Model, device: str, config: Config, world: World) -> Model:
     if device != "cpu":
         torch.set_float32_matmul_precision("high")  # TF32: faster, with no effect on the loss
-    return model.to(device)
+    # What is to be sharded may be too large for the device as a whole.
+    return model if is_sharded(config.training, world) else model.to(device)
 
 
 def apply_warm_start(
@@ -249,25 +312,48 @@ def apply_warm_start(
     return {"init": started.record}
 
 
+@dataclass(frozen=True)
+class EncodedSplits:
+    """What is trained and validated on, as text and as token ids."""
+
+    train: tuple[Pairs, EncodedPairs] | ShardedPairs
+    """On disk, there are only the ids."""
+    val: tuple[Pairs, EncodedPairs]
+
+    @classmethod
+    def encode(cls, data: Corpus, tokenizers: TokenizerPair, display: Display) -> "EncodedSplits":
+        train = (
+            encode_split(data, "train", tokenizers, display)
+            if data.stream is None
+            else tokenise_to_disk(data.stream, tokenizers, display)
+        )
+        return cls(train, encode_split(data, "val", tokenizers, display))
+
+
 def build_loop(
     config: Config,
     folder: Path,
     device: str,
-    data: Corpus,
+    splits: EncodedSplits,
     tokenizers: TokenizerPair,
     model: Model,
     display: Display,
+    world: World,
 ) -> TrainingLoop:
-    """Encode the data and build the training loop."""
-    batches, dataset, bpe_dropout = load_training_pairs(config, data, tokenizers, device, display)
-    val_pairs, val = encode_split(data, "val", tokenizers, display)
-    settings = config.training
+    """The training loop, before its first step."""
+    settings, (val_pairs, val) = config.training, splits.val
+    batches, dataset, bpe_dropout = load_training_pairs(config, splits, tokenizers, device)
     display.print(describe_model(config, tokenizers, model, len(batches.data)))
-    display.print(describe_schedule(settings, batches, len(val), device, folder))
+    devices = device if world.is_alone else f"{world.size} x {device.partition(':')[0]}"
+    devices += " (sharded)" if is_sharded(settings, world) else ""
+    display.print(describe_schedule(settings, batches, len(val), devices, folder))
     display.print_all(describe_regularisation(settings, bpe_dropout))
     dtype = select_dtype(settings.precision, device)
     cuda_graphs = device.startswith("cuda") and can_capture_graphs(settings, model)
-    train_step = TrainStep(model, settings, dataset, dtype, cuda_graphs, display.print)
+    if cuda_graphs and is_sharded(settings, world):
+        cuda_graphs = False
+        display.print("CUDA graphs are off: they cannot hold the exchange of sharded parameters")
+    train_step = TrainStep(model, settings, dataset, dtype, cuda_graphs, display.print, world)
 
     def compute_bleu(model: Model) -> float:
         translator = Translator(config, tokenizers, model)
@@ -275,24 +361,24 @@ def build_loop(
 
     metric = compute_bleu if settings.checkpoint_metric == "bleu" else None
     bleu = (metric, headline_bleu(config.data))
-    loop = TrainingLoop(settings, train_step, batches, val, folder, display, *bleu)
+    loop = TrainingLoop(settings, train_step, batches, val, folder, display, *bleu, world=world)
     loop.bpe_dropout = bpe_dropout
     return loop
 
 
 def load_training_pairs(
-    config: Config, data: Corpus, tokenizers: TokenizerPair, device: str, display: Display
+    config: Config, splits: EncodedSplits, tokenizers: TokenizerPair, device: str
 ) -> tuple[BatchSampler | WindowSampler, DeviceDataset, BpeDropout | None]:
-    """The training pairs as token ids: their batches, the pairs on the device, and their BPE-dropout."""
+    """The batches of training pairs, the pairs on the device, and their BPE-dropout."""
     settings = config.training
     shapes = settings.bucket_shapes if device.startswith("cuda") else None
     is_random = settings.batching == "random"
     options = (settings.batch_tokens, settings.batch_sentences, config.seed, shapes, is_random)
-    if data.stream is not None:
-        on_disk = tokenise_to_disk(data.stream, tokenizers, display)
-        windows = WindowSampler(on_disk, *options, data.stream.data.shuffle_buffer)
+    if isinstance(splits.train, ShardedPairs):
+        assert isinstance(config.data, FileData)
+        windows = WindowSampler(splits.train, *options, config.data.shuffle_buffer)
         return windows, WindowDataset(windows, device), None
-    train_pairs, train = encode_split(data, "train", tokenizers, display)
+    train_pairs, train = splits.train
     batches = BatchSampler(train, *options)
     bpe_dropout = load_bpe_dropout(config, train_pairs, tokenizers)
     if bpe_dropout is None:

@@ -3,11 +3,13 @@
 A step never waits for the device. On a GPU a step of this size is hundreds of small kernels, and
 launching them takes longer than running them. So the first batch of each shape runs eagerly, the second
 is captured as a CUDA graph, and all further ones replay that graph. With gradient accumulation, the graph
-of a shape adds to the gradients, and one more graph updates the weights.
+of a shape adds to the gradients, and one more graph updates the weights. So it is with several processes:
+between the two graphs, gradients are summed over the processes, as no graph holds what others send.
 """
 
 import copy
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
+from contextlib import contextmanager
 
 import torch
 from jaxtyping import Float, Int
@@ -28,6 +30,8 @@ from regard.torch_private import (
     foreach_mul_,
     foreach_sub,
 )
+from regard.training import sharding
+from regard.training.distributed import ALONE, World
 from regard.training.objective import objective
 
 MIN_LOSS_SCALE = 2.0**-10
@@ -44,6 +48,11 @@ def build_optimizer(model: Model, settings: Training) -> AdamW:
     lr = torch.tensor(settings.learning_rate, device=next(model.parameters()).device)
     betas = (0.9, settings.adam_beta2)
     return AdamW(groups, lr=lr, betas=betas, fused=True, capturable=lr.is_cuda)
+
+
+def is_sharded(settings: Training, world: World) -> bool:
+    """Whether each process has only a part of the model: a process that is alone has all."""
+    return settings.sharding == "fsdp" and not world.is_alone
 
 
 def trainable_parameters(model: Model) -> list[Tensor]:
@@ -67,17 +76,24 @@ class TrainStep:
         dtype: torch.dtype,
         cuda_graphs: bool,
         log: Callable[[str], None],
+        world: World = ALONE,
     ) -> None:
-        self.model, self.settings, self.data = model, settings, data
-        self.optimizer = build_optimizer(model, settings)
-        self.learning_rate: Tensor = self.optimizer.param_groups[0]["lr"]
-        self.device = self.learning_rate.device
-        self.scaler = GradScaler(self.device.type, enabled=dtype == torch.float16)
-        self.parameters = trainable_parameters(model)
-        self.compute_model = model if dtype == torch.float32 else copy_with_dtype(model, dtype)
-        self.compute_parameters = trainable_parameters(self.compute_model)
+        self.model, self.settings, self.data, self.world = model, settings, data, world
+        self.device = data.source.values.device
         has_ema = settings.ema_decay is not None
         self.ema_model = copy_with_dtype(model, torch.float32) if has_ema else model
+        self.whole_model: Model | None = None
+        self.sharded_loss: sharding.Loss | None = None
+        if is_sharded(settings, world):
+            self._shard(dtype)
+        self.optimizer = build_optimizer(model, settings)
+        self.learning_rate: Tensor = self.optimizer.param_groups[0]["lr"]
+        self.scaler = GradScaler(self.device.type, enabled=dtype == torch.float16)
+        self.parameters = trainable_parameters(model)
+        is_whole = self.sharded_loss is None
+        needs_copy = is_whole and dtype != torch.float32
+        self.compute_model = copy_with_dtype(model, dtype) if needs_copy else model
+        self.compute_parameters = trainable_parameters(self.compute_model)
         self.ema_parameters = trainable_parameters(self.ema_model)
         if self.ema_model is not model:
             self.ema_model.requires_grad_(False)
@@ -98,12 +114,43 @@ class TrainStep:
             # A smaller decay at first: the average spans about a tenth of the steps so far.
             self.ema_weight.fill_(1 - min(self.settings.ema_decay, (1 + step) / (10 + step)))
         self.loss_steps += 1
-        if self.settings.accumulation_steps == 1:
+        if self.settings.accumulation_steps == 1 and self.world.is_alone:
             [batch] = batches
             return self._run_batch(self._step, batch)
         for batch in batches:
-            self._run_batch(self._accumulate, batch)
+            part = self.world.share_rows(batch, dummy=self.data.num_pairs)
+            self._run_batch(self._accumulate, part)
+        self._add_up_processes()
         return self._run("update", self._update_from_sums)
+
+    def _shard(self, dtype: torch.dtype) -> None:
+        """Keep only this process's part of the model and its EMA; process 0 has a whole copy for others."""
+        self.whole_model = copy.deepcopy(self.model) if self.world.is_main else None
+        if self.ema_model is not self.model:
+            sharding.shard(self.ema_model, self.settings, dtype, self.device)
+        self.sharded_loss = sharding.shard(self.model, self.settings, dtype, self.device)
+
+    @contextmanager
+    def validated_model(self) -> Iterator[Model]:
+        """The model that is validated and saved: the EMA of the weights, if there is one.
+
+        All processes call this; of a sharded model, process 0 gets the whole, and the others nothing to use.
+        """
+        if self.sharded_loss is None:
+            yield self.ema_model
+            return
+        whole = dict(self.whole_model.named_parameters()) if self.whole_model else {}
+        with torch.no_grad():
+            for name, part in self.ema_model.named_parameters():
+                tensor = sharding.gather(part)
+                if name in whole:
+                    whole[name].copy_(tensor)
+        if self.whole_model is None:
+            yield self.ema_model
+            return
+        # On the device only while it is needed there: it may be as large as all that is sharded.
+        yield self.whole_model.to(self.device)
+        self.whole_model.to("cpu")
 
     def mean_loss(self) -> float:
         """Mean loss since `reset_loss`. Waits for the device."""
@@ -178,12 +225,32 @@ class TrainStep:
     ) -> None:
         """Add loss and gradients of one batch, weighted by its number of target tokens."""
         batch = self.data.batch(rows, source_length, target_length)
+        tokens = batch.target_mask.sum().to(self.accumulated_tokens)
+        if self.sharded_loss is not None:
+            self._accumulate_sharded(self.sharded_loss, batch, tokens)
+            return
         loss, gradients = self._gradients(batch)
         with torch.no_grad():
-            tokens = batch.target_mask.sum().to(loss)
             self.accumulated_loss += tokens * loss
             self.accumulated_tokens += tokens
             add_gradients(self.parameters, gradients, tokens)
+
+    def _accumulate_sharded(
+        self, sharded_loss: sharding.Loss, batch: Batch, tokens: Float[Tensor, ""]
+    ) -> None:
+        """`_accumulate`, where the backward pass sums gradients over the processes."""
+        self.model.train()
+        loss = sharded_loss(batch, tokens)
+        loss.backward()
+        self.accumulated_loss += loss.detach()
+        self.accumulated_tokens += tokens
+
+    def _add_up_processes(self) -> None:
+        """Sum over the processes what each has accumulated from its part of the batches."""
+        gradients = []
+        if self.sharded_loss is None:
+            gradients = [p.grad for p in self.parameters if p.grad is not None]
+        self.world.add_up([*gradients, self.accumulated_loss, self.accumulated_tokens])
 
     def _update_from_sums(self) -> None:
         """Update from what `_accumulate` has added up, and start again from zero."""

@@ -173,7 +173,7 @@ def makers(config: Config, chain: tuple[str, ...] = ()) -> Iterator[Config]:
     yield config
     for _, entry in recipes(config):
         name = entry.translator
-        if is_run(name):
+        if is_run(name) or Path(entry.file or "").is_file():
             continue
         if name in chain:
             raise UserError(f"data.synthetic: from is circular: {' from '.join((*chain, name))}")

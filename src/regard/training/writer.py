@@ -46,3 +46,10 @@ class Writer:
         finally:
             if self.threads is not None:
                 self.threads.shutdown()
+
+
+class NoWriter(Writer):
+    """Writes nothing: of several processes that train one model, the first one writes."""
+
+    def save(self, path: Path, tensors: Mapping[str, Tensor], record: dict[str, Any]) -> None:
+        pass
