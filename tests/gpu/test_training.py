@@ -11,14 +11,17 @@ import torch
 from torch import Tensor
 
 import regard
-from regard.config import Bpe, Config, Training
+from regard.config import Bpe, Characters, Config, FileData, Training
 from regard.errors import UserError
 from regard.models import build
 from regard.models.weights import read, state_tensors
 from regard.terminal import Console
+from regard.text import shard_writer, shards
 from regard.text.batch import BatchSampler, BatchSpec, Buckets, DeviceDataset, EncodedPairs
 from regard.text.bpe_dropout import BpeDropout
+from regard.text.stream import open_stream
 from regard.text.tokenizer import TokenizerPair
+from regard.text.windows import ShardedPairs, WindowDataset, WindowSampler
 from regard.training import checkpoint, run, step, train
 from regard.training.device import report_out_of_memory, select_dtype, use_cuda_stream
 from regard.training.step import TrainStep
@@ -466,3 +469,26 @@ def test_out_of_memory_says_what_to_do(tiny, tmp_path: Path) -> None:
     finally:
         torch.cuda.set_per_process_memory_fraction(1.0)
     assert not (tmp_path / "run").exists()
+
+
+def test_windows_of_text_on_disk_keep_cuda_graphs(make, tmp_path, monkeypatch):
+    """Windows take turns in the memory whose addresses the graphs have."""
+    monkeypatch.setenv("REGARD_CACHE", str(tmp_path))
+    monkeypatch.setattr(shards, "PAIRS", 7)
+    monkeypatch.setattr(shard_writer, "count_cores", lambda: 1)
+    pairs = [("abcdefgh"[: 1 + n % 7] * 2, "hgfedcba"[n % 5 :]) for n in range(97)]
+    path = tmp_path / "train.tsv"
+    path.write_text("".join(f"{source}\t{target}\n" for source, target in pairs))
+    stream = open_stream(FileData(train=str(path), val=str(path), storage="disk"))
+    tokenizers = TokenizerPair.train(Characters(), pairs, ())
+    data = ShardedPairs(shard_writer.write_shards(stream, tokenizers), tokenizers)
+    sampler = WindowSampler(data, 10**6, 8, 1, bucket_shapes=2, buffer=21)
+    batches = [batch for epoch in range(3) for batch in sampler.epoch(epoch)]
+    weights = []
+    for graphs in (True, False):
+        train_step = make("transformer", graphs=graphs)
+        train_step.data = WindowDataset(sampler, "cuda")
+        start = copy_weights(train_step)
+        weights.append(run_steps(train_step, batches))
+        assert bool(train_step.captured_steps) == graphs
+    assert_same_training(start, *weights, tolerance=0.01)

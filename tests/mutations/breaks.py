@@ -44,6 +44,7 @@ TOKEN_CACHE = "tests/text/test_cache.py"
 SIGNALS = "tests/test_signals.py"
 STATISTICS = "tests/test_statistics.py"
 BATCH = "tests/text/test_batch.py"
+WINDOWS = "tests/text/test_windows.py"
 RELATIVE_LAB = "tests/labs/test_relative.py"
 ROTARY_LAB = "tests/labs/test_rotary.py"
 PAGE_PARITY = "tests/page/test_parity.py"
@@ -633,6 +634,58 @@ BREAKS: list[Break] = [
             "recurrent: padding is masked where it should be read": (
                 "mask = torch.ones_like(mask)",
                 "pass",
+            ),
+        },
+    ),
+    *in_file(
+        "text/windows.py",
+        WINDOWS,
+        breaks={
+            "windows: an epoch takes the shards in their order": (
+                "order = self.generator(epoch).permutation(len(self.data.paths))",
+                "order = np.arange(len(self.data.paths))",
+            ),
+            "windows: every epoch is the first": (
+                "epoch, part = divmod(window, self.num_windows)",
+                "epoch, part = 0, window % self.num_windows",
+            ),
+            "windows: the first window stays on the device": (
+                "if batch.window != self.window:",
+                "if self.window < 0:",
+            ),
+        },
+    ),
+    *in_file(
+        "text/shards.py",
+        WINDOWS,
+        breaks={
+            "shards: a changed file is read": (
+                "if verify and checksum(",
+                "if not verify and checksum(",
+            ),
+            "shards: a pair over the limit is kept": (
+                "len(t) <= limits[1] for s, t",
+                "True for s, t",
+            ),
+        },
+    ),
+    *in_file(
+        "text/shard_writer.py",
+        WINDOWS,
+        breaks={
+            "shards: an interrupted run starts again": (
+                "if not is_valid(path, tokenizers)]",
+                "]",
+            ),
+        },
+    ),
+    *in_file(
+        "text/wildcards.py",
+        "tests/text/test_wildcards.py",
+        breaks={
+            "wildcards: files are paired by their order": (
+                "if len({len(parts) for side in sides for parts in side}) > 1:",
+                "if True:",
             ),
         },
     ),

@@ -123,9 +123,11 @@ def test_an_interrupted_run_goes_on_and_makes_nothing_twice(tmp_path, monkeypatc
     assert Counter(written) == Counter(path.name for path in paths)
     shard(tmp_path)
     assert len(written) == len(paths)  # the second run finds them
-    paths[3].write_bytes(paths[3].read_bytes()[:-1])
+    content = paths[3].read_bytes()
+    paths[3].write_bytes(content[:-1])
+    paths[4].write_bytes(content[:-2] + bytes([content[-2] ^ 1]) + content[-1:])
     shard(tmp_path)
-    assert written[len(paths) :] == [paths[3].name]  # damaged
+    assert written[len(paths) :] == [paths[3].name, paths[4].name]  # damaged
     monkeypatch.setattr(stream, "scan", None)  # nor is the text read again
     shard(tmp_path)
 

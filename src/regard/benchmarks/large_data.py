@@ -60,21 +60,22 @@ class LargeData:
         """Seconds, CPU seconds and peak memory of each stage, in a process of its own."""
         command = [sys.executable, "-m", "regard.benchmarks.large_data", train, str(self.steps)]
         environment = os.environ | {"REGARD_CACHE": str(cache)}
-        rows, peak = [], 0
+        rows, peak, now = [], 0, 0
         with subprocess.Popen(
             command, env=environment, stdout=subprocess.PIPE, text=True
         ) as process:
             assert process.stdout is not None
             os.set_blocking(process.stdout.fileno(), False)
             while process.poll() is None or len(rows) < len(STAGES):
-                peak = max(peak, sum_memory(process.pid))
+                now = sum_memory(process.pid) or now  # 0: it has ended
+                peak = max(peak, now)
                 time.sleep(INTERVAL)
                 for line in process.stdout:
                     rows.append(json.loads(line) | {"peak_mib": peak / MIB})
                     report(
                         f"{rows[-1]['stage']}: {rows[-1]['seconds']:.1f} s, {peak / MIB:.0f} MiB"
                     )
-                    peak = 0
+                    peak = now
                 if process.returncode:
                     raise RuntimeError(f"the benchmark failed with exit code {process.returncode}")
         return rows
