@@ -14,7 +14,7 @@ from regard.evaluation import Likelihood, aggregate, likelihoods
 from regard.models.weights import read, state_tensors
 from regard.text import corpus
 from regard.text.batch import EncodedPairs
-from regard.training import average, checkpoint, loop, run, snapshots
+from regard.training import average, build, checkpoint, loop, run, snapshots
 from regard.training.writer import Writer
 
 LAST = "last/weights-{}.safetensors"
@@ -92,7 +92,7 @@ def test_average_by_bleu(tiny, fit, tmp_path, monkeypatch, bleu: float, is_saved
     """The loss does not matter, unless training.checkpoint_metric says so."""
     script_losses(monkeypatch, [3.0, 2.0, 2.5, 2.25, 2.9])
     scores = iter([5.0, 6.0, 7.0, 6.0, bleu])
-    monkeypatch.setattr(run, "greedy_bleu", lambda *_: next(scores))
+    monkeypatch.setattr(build, "greedy_bleu", lambda *_: next(scores))
     output = fit(tiny(average_checkpoints=2, checkpoint_metric="bleu"), tmp_path / "run")
     word = "saved: 0.00 BLEU more" if is_saved else "not saved: 0.50 BLEU less"
     assert f"BLEU {bleu:.2f}  {word} than the best checkpoint, of step 9" in output

@@ -12,7 +12,7 @@ from regard.errors import UserError
 from regard.models.weights import read
 from regard.text import corpus
 from regard.text.batch import EncodedPairs
-from regard.training import checkpoint, loop, run
+from regard.training import build, checkpoint, loop, run
 from regard.training.step import TrainStep
 
 BPE = {"kind": "bpe", "vocab_size": 330}
@@ -58,9 +58,9 @@ def test_every_epoch_is_trained_on_its_own_segmentations(
 ) -> None:
     """What a step reads is what the epoch of its number holds, also in batches of fixed shapes."""
     if bucket_shapes:  # as on a GPU
-        original = run.BatchSampler
+        original = build.BatchSampler
         monkeypatch.setattr(
-            run, "BatchSampler", lambda *a: original(*a[:4], bucket_shapes=bucket_shapes)
+            build, "BatchSampler", lambda *a: original(*a[:4], bucket_shapes=bucket_shapes)
         )
     seen: list[tuple[Any, set[Any]]] = []
     step = TrainStep.__call__

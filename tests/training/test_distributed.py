@@ -7,13 +7,14 @@ from typing import Any
 
 import pytest
 import torch
+from torch import distributed
 
 from regard.config import Config
 from regard.errors import UserError
 from regard.models.weights import read
 from regard.text.batch import BatchSpec
 from regard.training import checkpoint, folder, sharding
-from regard.training.distributed import World
+from regard.training.distributed import LostProcessError, World, report_lost_process
 from tests.training.conftest import MODELS
 from tests.training.pool import Outcome, Pool
 
@@ -228,6 +229,15 @@ def test_each_process_and_step_has_its_own_random_numbers() -> None:
     draws = [draw(*each) for each in ((1, 1, 1), (2, 1, 1), (1, 2, 1), (1, 1, 2))]
     assert len({alone, *draws}) == 5
     assert draw(2, 1, 1) == draws[1]
+
+
+def test_what_is_a_lost_process() -> None:
+    for error in (distributed.DistNetworkError("closed"), RuntimeError("[gloo/tcp.cc:1] reset")):
+        lost = pytest.raises(LostProcessError, match="has ended, or cannot be reached")
+        with lost, report_lost_process():
+            raise error
+    with pytest.raises(RuntimeError, match="it is a bug"), report_lost_process():
+        raise RuntimeError("it is a bug")
 
 
 def test_float16_cannot_be_sharded(tiny) -> None:

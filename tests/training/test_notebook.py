@@ -11,7 +11,9 @@ from regard.config import Config
 from regard.models import build
 from regard.text.batch import BatchSampler, EncodedPairs
 from regard.text.tokenizer import BOS, EOS, PAD
+from regard.training import build as training_build
 from regard.training import run, step
+from regard.training.build import can_capture_graphs
 from regard.translator import load
 
 SMALL = ["model.embedding_dim=5", "model.hidden_dim=7", "model.output_hidden_dim=3"]
@@ -76,17 +78,17 @@ def test_a_resumed_run_is_the_same(notebook, fit, same_run, tmp_path, monkeypatc
 def test_random_batches_are_neither_bucketed_nor_captured(notebook, fit, tmp_path, monkeypatch):
     samplers = []
     monkeypatch.setattr(
-        run, "BatchSampler", lambda *a: samplers.append(BatchSampler(*a)) or samplers[0]
+        training_build, "BatchSampler", lambda *a: samplers.append(BatchSampler(*a)) or samplers[0]
     )
     fit(notebook, tmp_path / "run")
     assert samplers[0].random
     model = build(notebook.model, 17, 19, joint=False)
-    assert not run.can_capture_graphs(notebook.training, model)
+    assert not can_capture_graphs(notebook.training, model)
     bucketed = presets.load("case").training
-    assert run.can_capture_graphs(bucketed, model)
-    assert not run.can_capture_graphs(bucketed.model_copy(update={"cuda_graphs": False}), model)
+    assert can_capture_graphs(bucketed, model)
+    assert not can_capture_graphs(bucketed.model_copy(update={"cuda_graphs": False}), model)
     model.supports_cuda_graphs = False
-    assert not run.can_capture_graphs(bucketed, model)
+    assert not can_capture_graphs(bucketed, model)
 
 
 def test_optimizer_is_plain_adam(notebook):

@@ -13,12 +13,11 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from datetime import timedelta
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
 from torch import Tensor, distributed
-from torch.distributed import Store
 
 from regard.devices import resolve_device
 from regard.errors import UserError
@@ -44,8 +43,8 @@ class World:
 
     rank: int = 0
     size: int = 1
-    store: Store | None = None
-    """What they have in common."""
+    store: Any = None
+    """Values that all of them can read and write (`torch.distributed.Store`); None: there is one process."""
 
     @property
     def is_main(self) -> bool:
@@ -76,9 +75,10 @@ class World:
     def copy_from_main(self, tensors: Sequence[Tensor]) -> None:
         """Replace each tensor by that of process 0."""
         if not self.is_alone:
-            with torch.no_grad():
-                for tensor in tensors:
-                    distributed.broadcast(tensor, 0)
+            for tensor in tensors:
+                whole = tensor.detach().contiguous()
+                distributed.broadcast(whole, 0)
+                tensor.detach().copy_(whole)
 
     def broadcast(self, value: T | None = None) -> T:
         """The value that process 0 gives, in every process."""
