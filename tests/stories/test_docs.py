@@ -1,4 +1,4 @@
-"""README.md and docs/**/*.md: every command, program and config in them works, every link leads somewhere."""
+"""README.md, docs/**/*.md, text of notebooks: every command and config works, every link leads somewhere."""
 
 import gzip
 import re
@@ -14,6 +14,7 @@ import typer
 from regard import augment, cli, presets
 from regard.text.datasets import DATASETS
 from regard.training import synthetic
+from tests.stories.conftest import read_page
 from tests.stories.generated import regenerate
 
 ROOT = Path(__file__).parents[2]
@@ -22,6 +23,8 @@ PAGES = [
     "CONTRIBUTING.md",
     *sorted(path.relative_to(ROOT).as_posix() for path in (ROOT / "docs").rglob("*.md")),
 ]
+NOTEBOOKS = sorted(f"examples/{path.name}" for path in (ROOT / "examples").glob("*.ipynb"))
+PAGES += NOTEBOOKS  # the text; test_notebooks.py runs the cells
 LINKED = [*PAGES, "CHANGELOG.md", "SECURITY.md"]
 
 # How a page's commands are made small; all the rest runs as written, in order, in one folder with small data.
@@ -179,7 +182,7 @@ def test_every_transcript_is_what_the_command_prints(page, blocks, regard):
 
 @pytest.mark.parametrize("page", PAGES)
 def test_generated_parts_are_what_the_commands_print(page, regard):
-    text = (ROOT / page).read_text("utf-8")
+    text = read_page(ROOT / page)
     assert regenerate(text, lambda *words: regard(*words).out) == text, "run `make docs`"
 
 
@@ -206,14 +209,14 @@ def test_every_config_is_valid(page, blocks, doc_files, clean_registries, tmp_pa
 
 @pytest.mark.parametrize("page", LINKED)
 def test_every_command_in_the_text_can_be_parsed(page):
-    for command in re.findall(r"`regard ([^`\n]+)`", (ROOT / page).read_text("utf-8")):
+    for command in re.findall(r"`regard ([^`\n]+)`", read_page(ROOT / page)):
         parse(shlex.split(command))
 
 
 @pytest.mark.parametrize("page", LINKED)
 def test_every_path_in_the_text_exists(page):
     pattern = r"`((?:src|tests|docs|results)/[^`\n]*)`"
-    for path in re.findall(pattern, (ROOT / page).read_text("utf-8")):
+    for path in re.findall(pattern, read_page(ROOT / page)):
         assert "NAME" in path or (ROOT / path).exists(), path
 
 
@@ -225,14 +228,14 @@ def slug(heading: str) -> str:
 
 @pytest.mark.parametrize("page", LINKED)
 def test_every_link_leads_somewhere(page):
-    text = (ROOT / page).read_text("utf-8")
+    text = read_page(ROOT / page)
     for target, anchor in re.findall(r"\]\(([^)\s#]*)(?:#([^)\s]*))?\)", text):
         if target.startswith("http"):
             continue
         path = ((ROOT / page).parent / target) if target else ROOT / page
         assert path.exists(), f"{page} links to {target}"
         if anchor:
-            headings = re.findall(r"^#+ (.*)$", path.read_text("utf-8"), re.MULTILINE)
+            headings = re.findall(r"^#+ (.*)$", read_page(path), re.MULTILINE)
             assert anchor in map(slug, headings), f"{page} links to {target}#{anchor}"
 
 
@@ -243,5 +246,6 @@ def test_readme_is_short():
 def test_every_page_is_listed_in_the_readme():
     """Those in folders of docs/ are in the contents of the site: tests/stories/test_site.py."""
     readme = (ROOT / "README.md").read_text("utf-8")
-    top = [page for page in LINKED if page.count("/") < 2 and page != "README.md"]
+    pages = [page for page in LINKED if page.count("/") < 2 and page.endswith(".md")]
+    top = [page for page in pages if page != "README.md"]
     assert all(f"({page})" in readme for page in top)
