@@ -15,6 +15,7 @@ from regard import augment, cli, presets
 from regard.text.datasets import DATASETS
 from regard.training import synthetic
 from tests.stories.conftest import read_page
+from tests.stories.figures import missing, read_figures, slug
 from tests.stories.generated import regenerate
 
 ROOT = Path(__file__).parents[2]
@@ -140,7 +141,7 @@ def write_data(folder: Path) -> None:
 
 @pytest.mark.parametrize("page", PAGES)
 def test_every_block_runs(
-    page, blocks, doc_files, regard, checkpoint, clean_registries, tmp_path, monkeypatch
+    page, blocks, doc_files, regard, checkpoint, clean_registries, tmp_path, monkeypatch, capsys
 ):
     script = "".join(block.text for block in blocks(page) if block.language == "bash")
     monkeypatch.setattr("regard.training.examples.EXAMPLES", 0)
@@ -168,6 +169,12 @@ def test_every_block_runs(
     for block in blocks(page):
         if block.language == "python" and not block.title:
             exec(compile(block.text, page, "exec"), {})
+    printed = capsys.readouterr().out
+    for block in read_figures(read_page(ROOT / page)):
+        if "printed" in block.sources:
+            assert not missing(block, printed), (
+                f"{page}, line {block.line}: see the docstring of figures.py"
+            )
 
 
 @pytest.mark.parametrize("page", PAGES)
@@ -218,12 +225,6 @@ def test_every_path_in_the_text_exists(page):
     pattern = r"`((?:src|tests|docs|results)/[^`\n]*)`"
     for path in re.findall(pattern, read_page(ROOT / page)):
         assert "NAME" in path or (ROOT / path).exists(), path
-
-
-def slug(heading: str) -> str:
-    """The anchor that GitHub gives a heading."""
-    text = re.sub(r"\[(.*?)\]\(.*?\)", r"\1", heading)
-    return re.sub(r"[^\w\- ]", "", text).strip().lower().replace(" ", "-")
 
 
 @pytest.mark.parametrize("page", LINKED)
