@@ -47,6 +47,13 @@ LABS_OF_ALL = ("copying", "sinusoids")  # what `lab --all` and `export --labs` r
 RUN_ELSEWHERE = {  # here it is only parsed
     "bench data": "tests/benchmarks/test_data.py",  # starts two training processes
 }
+NOT_PROGRAMS = {  # languages of blocks that are not executed
+    "": "derivations of labs",
+    "text": "sessions on several machines",
+    "bibtex": "an entry",
+    "nginx": "a configuration of a proxy",
+    "sh": "needs Docker; tests/serve/test_deploy.py reads compose.yaml and Dockerfile",
+}
 EXIT_CODES = {"lab copying --check answers/copying.py": 1}  # the worksheet is still empty
 
 

@@ -13,6 +13,7 @@ from tests.stories.figures import missing, read_figures, slug
 from tests.stories.generated import regenerate
 from tests.stories.small_commands import (
     EXIT_CODES,
+    NOT_PROGRAMS,
     REPLACED,
     RUN_ELSEWHERE,
     expand,
@@ -82,6 +83,12 @@ def test_every_block_runs(
             assert not missing(block, printed), (
                 f"{page}, line {block.line}: see the docstring of figures.py"
             )
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_every_block_is_executed_or_no_program(page, blocks):
+    known = {"bash", "python", "toml", "console", *NOT_PROGRAMS}
+    assert {block.language for block in blocks(page)} <= known
 
 
 def test_what_is_run_elsewhere_is_run_there():
