@@ -44,7 +44,7 @@ ADDED = {
     "serve": "--port 0 --device cpu",
 }
 LABS_OF_ALL = ("copying", "sinusoids")  # what `lab --all` and `export --labs` run: all take minutes
-RUN_ELSEWHERE = {  # here it is only parsed
+RUN_ELSEWHERE = {  # patterns of commands that are only parsed here
     "bench data": "tests/benchmarks/test_data.py",  # starts two training processes
 }
 NOT_PROGRAMS = {  # languages of blocks that are not executed
