@@ -28,7 +28,7 @@ extensions = [
 myst_enable_extensions = ["colon_fence", "dollarmath"]
 myst_heading_anchors = 6
 myst_links_external_new_tab = False
-nb_execution_mode = "off"  # the tests execute the notebooks of examples/
+nb_execution_mode = "off"  # docs/site/notebooks.py executes them, in both themes
 nb_merge_streams = True
 
 autodoc_member_order = "bysource"

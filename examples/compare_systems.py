@@ -25,19 +25,27 @@ def main(run: str, sources: str, references: str, outputs: str) -> None:
 
     metrics = select_metrics()
     for name, result in list_systems(report).items():
-        scores = "  ".join(f"{metrics[key].heading} {result[key]:.2f}" for key in metrics)
+        scores = "  ".join(
+            f"{metrics[key].heading} {result[key]:.2f}" for key in metrics
+        )
         print(f"{name}: {scores}")
 
     [test] = report["tests"]["systems"]
     for key, metric in metrics.items():
         result = test[key]
         verdict = "significant" if result["p"] < 0.05 else "could be chance"
-        print(f"{metric.heading}: {result['difference']:+.2f}, p = {result['p']:.3f}: {verdict}")
+        print(
+            f"{metric.heading}: {result['difference']:+.2f}, p = {result['p']:.3f}: {verdict}"
+        )
 
     # The sentences whose reference our model finds least probable, token by token.
     scored = zip(model.score(data.pairs), data.pairs, strict=True)
-    for pair, (source, reference) in sorted(scored, key=lambda item: -item[0].perplexity)[:3]:
-        tokens = " ".join(f"{t} {p:.1f}" for t, p in zip(pair.target, pair.log_probs, strict=True))
+    for pair, (source, reference) in sorted(
+        scored, key=lambda item: -item[0].perplexity
+    )[:3]:
+        tokens = " ".join(
+            f"{t} {p:.1f}" for t, p in zip(pair.target, pair.log_probs, strict=True)
+        )
         print(f"\n{source}\n{reference}\n{tokens}")
 
 

@@ -20,7 +20,11 @@ SETTINGS = {
 
 def roman(n: int) -> str:
     """14 -> 'XIV'"""
-    fitting = ((value, symbol) for value, symbol in zip(VALUES, SYMBOLS, strict=True) if value <= n)
+    fitting = (
+        (value, symbol)
+        for value, symbol in zip(VALUES, SYMBOLS, strict=True)
+        if value <= n
+    )
     return next((symbol + roman(n - value) for value, symbol in fitting), "")
 
 
@@ -28,14 +32,20 @@ def main(folder: str, settings: dict = SETTINGS) -> regard.Translator:
     pairs = [(roman(n), str(n)) for n in range(1, 1000)]
     test, train = pairs[::7], [pair for row, pair in enumerate(pairs) if row % 7]
     losses: list[float] = []
-    model = regard.train(settings, train, callbacks=[lambda e: losses.append(e.get("loss", 0.0))])
+    model = regard.train(
+        settings, train, callbacks=[lambda e: losses.append(e.get("loss", 0.0))]
+    )
     print(model, f"last validation loss {losses[-1]:.3f}", sep="\n")
     figures = model.evaluate(test, beam=5)["results"][0]
     print(f"exact match on {len(test)} unseen numbers: {figures['exact_match']:.0%}")
     right, wrong = model.score([("CCLVI", "256"), ("CCLVI", "265")])
-    print(f"log-probability of CCLVI as 256: {right.score:.2f}, as 265: {wrong.score:.2f}")
+    print(
+        f"log-probability of CCLVI as 256: {right.score:.2f}, as 265: {wrong.score:.2f}"
+    )
     [explained] = model.explain([("CCLVI", "256")])
-    for token, row in zip(explained.target, explained.attention["cross"][0, 0], strict=True):
+    for token, row in zip(
+        explained.target, explained.attention["cross"][0, 0], strict=True
+    ):
         print(f"{token!r} attends most to {explained.source[int(row.argmax())]!r}")
     model.save(folder)  # regard translate FOLDER "DCLXVI"
     export.export(Path(folder), "page", Path(f"{folder}.html"))  # open it in a browser

@@ -26,7 +26,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 from unittest import mock
 
-from docs.site import pictures
+from docs.site import notebooks, pictures
+from docs.site.notebooks import THEMES
 from regard import cli
 from regard.labs import LABS
 from regard.page.build import build
@@ -37,7 +38,6 @@ if TYPE_CHECKING:
 
 ROOT = Path(__file__).parents[2]
 CACHE = ROOT / "build" / "site-cache"
-THEMES = ("light", "dark")
 
 
 def insert(stage: "Stage", words: str, page: str) -> str:
@@ -112,6 +112,23 @@ def embed(
     )
 
 
+def notebook_outputs(stage: "Stage", path: str, page: str) -> list[notebooks.Cells]:
+    """What the cells of a notebook printed and drew."""
+    text = (ROOT / path).read_bytes()
+    key = hashlib.sha256(text).hexdigest()[:12]
+
+    def save(name: str, theme: str, data: bytes) -> str:
+        stage.figures += theme == THEMES[0]
+        target = f"made/{key}-{name}-{theme}.png"
+        stage.write(f"_extra/{target}", data)
+        return posixpath.relpath(target, posixpath.dirname(page))
+
+    def run(theme: str) -> bytes:
+        return made_by(f"notebook {path} {key} --theme {theme}", ".ipynb")
+
+    return notebooks.outputs_in_themes(run, save)
+
+
 def made_by(command: str, suffix: str) -> bytes:
     """The file that `command --out FILE` writes; kept until the code, or the command, changes."""
     key = hashlib.sha256(f"{command}\n{code_checksum()}".encode()).hexdigest()[:16]
@@ -144,10 +161,15 @@ def site_labs(*words: str) -> None:
     build([], Path(out), title="Labs", labs=measure_labs(labs))
 
 
+def site_notebook(path: str, checksum: str, _: str, theme: str, __: str, out: str) -> None:
+    notebooks.execute(ROOT / path, theme, Path(out))
+
+
 PROGRAMS: dict[str, Callable[..., None]] = {
     "regard": regard,
     "picture": site_picture,
     "labs": site_labs,
+    "notebook": site_notebook,
 }
 
 

@@ -161,7 +161,9 @@ def describe_setting(setting: Setting) -> str:
     if setting.kinds:
         listed = (f"`{key}` is {', '.join(names)}" for key, names in setting.kinds.items())
         about.append(f"*If {' and '.join(listed)}.*")
-    cells = (f"`{setting.key}`", default, escape(setting.type), "<br>".join(about))
+    key = setting.key.replace(".", ".<wbr>")  # where a narrow column may break
+    name = f'<code class="docutils literal">{key}</code>'
+    cells = (name, default, escape(setting.type), "<br>".join(about))
     return f"| {' | '.join(text.replace('|', chr(92) + '|') for text in cells)} |"
 
 

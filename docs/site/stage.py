@@ -107,9 +107,14 @@ class Stage:
         return FENCE.sub(r"````{code-block} \2\n:caption: \3\n\n\4````", text)
 
     def convert_notebook(self, path: str) -> str:
-        """A notebook whose text links as on any page, and whose language is named."""
+        """A notebook whose text links as on any page, whose language is named, and with its outputs."""
         notebook = json.loads((ROOT / path).read_text("utf-8"))
         notebook["metadata"].setdefault("language_info", {"name": "python"})
+        if not self.quick:
+            outputs = inserts.notebook_outputs(self, path, place(path))
+            for cell, made in zip(notebook["cells"], outputs, strict=True):
+                if cell["cell_type"] == "code":
+                    cell["outputs"] = made
         for cell in notebook["cells"]:
             if cell["cell_type"] == "markdown":
                 cell["source"] = self.convert("".join(cell["source"]), path)

@@ -34,6 +34,14 @@ def test_layer_and_head_draw_a_single_matrix(tmp_path: Path) -> None:
     assert (tmp_path / "a.png").read_bytes() == (tmp_path / "b.png").read_bytes()
 
 
+def test_the_colour_bar_names_what_it_shows(tmp_path: Path) -> None:
+    weights = 3 * WEIGHTS[1, 2]
+    save(heatmap(weights, SOURCE, TARGET, quantity="nats"), tmp_path / "a.svg")
+    assert ">nats<" in (tmp_path / "a.svg").read_text("utf-8")
+    save(heatmap(weights, SOURCE, TARGET), tmp_path / "b.svg")
+    assert ">attention weight<" in (tmp_path / "b.svg").read_text("utf-8")
+
+
 def test_html_opens_on_the_given_layer_and_head(tmp_path: Path) -> None:
     draw(tmp_path / "a.html", WEIGHTS, SOURCE, TARGET, layer=2, head=3)
     text = (tmp_path / "a.html").read_text("utf-8")

@@ -3,6 +3,7 @@
 import contextlib
 import hashlib
 import io
+import json
 import re
 import sys
 from collections.abc import Callable, Iterator
@@ -116,8 +117,17 @@ class Block:
     text: str
 
 
+def read_page(page: Path) -> str:
+    """The Markdown of a page, or of the text cells of a notebook."""
+    text = page.read_text("utf-8")
+    if page.suffix != ".ipynb":
+        return text
+    cells = (cell for cell in json.loads(text)["cells"] if cell["cell_type"] == "markdown")
+    return "\n\n".join("".join(cell["source"]) for cell in cells) + "\n"
+
+
 def read_blocks(page: Path) -> list[Block]:
-    return [Block(*groups) for groups in FENCE.findall(page.read_text("utf-8"))]
+    return [Block(*groups) for groups in FENCE.findall(read_page(page))]
 
 
 @pytest.fixture(scope="session")

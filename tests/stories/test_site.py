@@ -129,10 +129,47 @@ def test_a_notebook_links_as_a_page_does(tmp_path, monkeypatch):
     (tmp_path / "docs" / "labs.md").touch()
     (tmp_path / "results").mkdir()
     monkeypatch.setattr(stage, "ROOT", tmp_path)
-    written = json.loads(stage.Stage(tmp_path / "out").convert_notebook("examples/n.ipynb"))
+    written = json.loads(
+        stage.Stage(tmp_path / "out", quick=True).convert_notebook("examples/n.ipynb")
+    )
     assert written["cells"][0]["source"] == "# N\n[labs](../labs.md)"
     assert written["cells"][1] == cells[1]
     assert written["metadata"] == {"language_info": {"name": "python"}}
+
+
+@needs_docs
+def test_pictures_of_a_notebook_follow_the_theme():
+    """Both pictures are shown in the place of one; progress is left out, pieces of a stream are joined."""
+    from base64 import b64encode
+
+    from docs.site.notebooks import outputs_in_themes
+
+    def run(theme):
+        picture = {"image/png": b64encode(theme.encode()).decode()}
+        outputs = [
+            {"output_type": "stream", "name": "stdout", "text": ["1\n"]},
+            {"output_type": "stream", "name": "stderr", "text": "50 %"},
+            {"output_type": "stream", "name": "stdout", "text": "2\n"},
+            {"output_type": "execute_result", "data": picture, "metadata": {}},
+        ]
+        cells = [{"cell_type": "markdown"}, {"cell_type": "code", "outputs": outputs}]
+        return json.dumps({"cells": cells}).encode()
+
+    saved = {}
+
+    def save(name, theme, data):
+        saved[theme] = data
+        return f"{name}-{theme}.png"
+
+    text, [stream, picture] = outputs_in_themes(run, save)
+    assert text == []
+    assert stream["text"] == "1\n2\n"
+    html = picture["data"]["text/html"]
+    assert re.findall(r'class="only-(\w+)" src="(.*?)"', html) == [
+        ("light", "1-2-light.png"),
+        ("dark", "1-2-dark.png"),
+    ]
+    assert saved == {"light": b"light", "dark": b"dark"}
 
 
 @needs_docs

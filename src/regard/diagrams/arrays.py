@@ -59,10 +59,10 @@ def colour_limits(weights: Float[np.ndarray, "..."]) -> tuple[float, float]:
     return -max(-low, high), max(-low, high)
 
 
-def describe_scale(limits: tuple[float, float]) -> str:
+def describe_scale(limits: tuple[float, float], quantity: str) -> str:
     """What the colours show, and where the scale ends if not at 1."""
     low, high = limits
     if limits == (0, 1):
-        return "attention weight"
+        return quantity
     is_probability = low == 0 and high in SCALE_ENDS
-    return f"attention weight (scale {'ends at' if is_probability else 'to'} {high:.3g})"
+    return f"{quantity} (scale {'ends at' if is_probability else 'to'} {high:.3g})"

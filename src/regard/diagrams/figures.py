@@ -43,6 +43,7 @@ BAR, BAR_SPACE = 0.14, 0.82  # inches: width of the colour bar, and of its ticks
 MIN_BAR, MAX_BAR = 1.5, 3.6  # inches: height of the colour bar
 MIN_WIDTH = 3.4  # inches: of the figure
 AXES = ("source (keys)", "target (queries)")
+QUANTITY = "attention weight"
 
 
 def heatmap(
@@ -53,16 +54,17 @@ def heatmap(
     title: str | None = None,
     note: str = "",
     axes: tuple[str, str] = AXES,
+    quantity: str = QUANTITY,
     theme: str = "light",
 ) -> Figure:
     """A heat map of `weights` [target source]: one row per target token, brighter is more weight.
 
-    `axes`: the names of the horizontal and the vertical axis. `note`: a line below the title.
+    `axes`: the names of the horizontal and the vertical axis. `note`: a line below the title. `quantity`:
+    what the colours show, if the numbers are no attention weights.
     """
     array = validate_weights(weights, "target source", source, target)
-    return draw_panels(
-        array[None, None], source, target, [], [], title=title, note=note, axes=axes, theme=theme
-    )
+    names: dict[str, Any] = {"title": title, "note": note, "axes": axes, "quantity": quantity}
+    return draw_panels(array[None, None], source, target, [], [], **names, theme=theme)
 
 
 def grid(
@@ -98,6 +100,7 @@ def draw_panels(
     note: str,
     axes: tuple[str, str],
     theme: str,
+    quantity: str = QUANTITY,
     spell_missing: bool = True,
 ) -> Figure:
     """Small multiples with row and column headings; tokens label the outer edges only.
@@ -161,7 +164,7 @@ def draw_panels(
     canvas.add_text(axes[1], MARGIN, middle, **style, rotation=90, ha="left", va="center")
     bar_height = min(MAX_BAR, max(MIN_BAR, inner_height))
     bar = canvas.add_axes(left + inner_width + GAP, top, BAR, bar_height)
-    _draw_colour_bar(bar, mappable, colours)
+    _draw_colour_bar(bar, mappable, quantity, colours)
     return figure
 
 
@@ -246,13 +249,13 @@ def _label_target(axis: Axes, y_axis: TokenAxis, colours: Theme, *, visible: boo
         text.set(size=y_axis.font_size, va="center")
 
 
-def _draw_colour_bar(axis: Axes, mappable: ScalarMappable, colours: Theme) -> None:
+def _draw_colour_bar(axis: Axes, mappable: ScalarMappable, quantity: str, colours: Theme) -> None:
     low, high = mappable.get_clim()
     ticks = [low, (low + high) / 2, high]
     bar = axis.figure.colorbar(mappable, cax=axis, ticks=ticks)
     bar.outline.set_visible(False)
     axis.set_yticklabels([f"{tick:.3g}".replace("-", "−") for tick in ticks])
     axis.tick_params(length=0, pad=4)
-    axis.set_ylabel(describe_scale((low, high)).replace(" (", "\n("))
+    axis.set_ylabel(describe_scale((low, high), quantity).replace(" (", "\n("))
     for text in (*axis.get_yticklabels(), axis.yaxis.label):
         style_text(text, colours.text, SMALL)
