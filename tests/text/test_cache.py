@@ -11,7 +11,7 @@ import pytest
 
 from regard import config
 from regard.errors import UserError
-from regard.text import cache
+from regard.text import cache, code_version
 from regard.text.batch import BatchSampler, EncodedPairs
 from regard.text.tokenizer import TokenizerPair
 
@@ -187,8 +187,8 @@ def test_the_key_depends_on_the_code(monkeypatch):
     original = Path.read_bytes
     for change in (
         (Path, "read_bytes", lambda path: original(path) + b"#" * (path.name == "tokenizer.py")),
-        (cache.tokenizers_package, "__version__", "0"),
-        (cache.unicodedata, "unidata_version", "0"),
+        (code_version.tokenizers_package, "__version__", "0"),
+        (code_version.unicodedata, "unidata_version", "0"),
     ):
         with monkeypatch.context() as patch:
             patch.setattr(*change)
