@@ -10,8 +10,8 @@ import pytest
 import regard
 from regard import checksums, shipped
 from regard.errors import RegardWarning, UserError
+from regard.loading import load, read_config
 from regard.models import weights
-from regard.translator import load, read_config
 
 
 @pytest.fixture

@@ -8,6 +8,7 @@ The tree follows a sentence through the system. Read it in this order:
     models            encode, init_state, step: one interface, several model families
     search            decoding: greedy, beam search, sampling
     translator        text to ids, encoder, search, text: the complete path in one file
+    loading           the translator of a run folder, of a shipped model, or of a run on the hub
     interventions     what happens if a token is forced, a key masked, weights set, a head ablated?
     diagrams          plots of attention weights
     evaluation        perplexity, BLEU, chrF; ablations

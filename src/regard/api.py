@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 
-from regard import checksums, documents, files, models, presets, translator
+from regard import checksums, documents, files, loading, models, presets, translator
 from regard.config import Config, DatasetData
 from regard.devices import resolve_device
 from regard.errors import NotFiniteError, UserError
@@ -310,7 +310,7 @@ def load(
     `regard export --to ctranslate2` wrote.
     """
     options = {"int8": int8, "bfloat16": bfloat16}
-    return from_loaded(translator.load(run, device, **options, engine=engine))
+    return from_loaded(loading.load(run, device, **options, engine=engine))
 
 
 def from_loaded(loaded: translator.Translator) -> Translator:

@@ -262,7 +262,7 @@ def test_what_only_pytorch_can_do_is_refused(run):
 
 
 def test_a_gpu_is_refused(run, monkeypatch):
-    monkeypatch.setattr("regard.translator.resolve_device", lambda name: "meta")
+    monkeypatch.setattr("regard.loading.resolve_device", lambda name: "meta")
     with pytest.raises(UserError, match="the engine ctranslate2 runs on a CPU, not on meta"):
         regard.load(run, "meta", engine="ctranslate2")
     monkeypatch.undo()

@@ -19,6 +19,7 @@ from regard.compare import curves, report
 from regard.compare.plan import plan
 from regard.compare.sweep import check_settings, is_finished
 from regard.config import Config
+from regard.loading import load
 from regard.models import load_pretrained, weights
 from regard.models.int8_probe import KERNELS, recall
 from regard.runs import find_runs, open_run, tabulate
@@ -32,7 +33,6 @@ from regard.text.synthetic import read_synthetic
 from regard.text.tokenizer import TokenizerPair
 from regard.text.windows import ShardedPairs
 from regard.training import train
-from regard.translator import load
 from tests.fuzz.samples import PAIRS, SHORT, TEXTS, files_on_disk
 
 

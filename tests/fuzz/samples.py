@@ -21,6 +21,7 @@ from regard.compare.report import write_report
 from regard.config import Config, Recipe
 from regard.evaluation import evaluate
 from regard.export import export
+from regard.loading import load
 from regard.models import build, load_pretrained
 from regard.models.int8_probe import KERNELS
 from regard.text import cache, corpus
@@ -29,7 +30,6 @@ from regard.text.shard_writer import write_shards
 from regard.text.stream import open_stream
 from regard.text.tokenizer import TokenizerPair
 from regard.training import train
-from regard.translator import load
 from tests.checkpoints import TEXT, save_checkpoint, write_gguf
 
 PAIRS = [(text, " ".join(reversed(text.split()))) for text in dict.fromkeys(TEXT)] * 4

@@ -10,9 +10,9 @@ import regard
 from regard import presets, shipped
 from regard.compare.plan import System, plan_run
 from regard.errors import UserError
+from regard.loading import read_config
 from regard.shipped import find_run
 from regard.training.warm_start import SourceCheckpoint
-from regard.translator import read_config
 
 MODELS = sorted(shipped.names())
 

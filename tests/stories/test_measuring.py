@@ -10,8 +10,8 @@ import pytest
 
 import regard as package
 from regard.evaluation.metrics import select_metrics
+from regard.loading import read_config
 from regard.text import corpus
-from regard.translator import read_config
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "compare_systems.py"
 

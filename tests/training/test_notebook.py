@@ -8,13 +8,13 @@ from torch.nn.functional import cross_entropy
 
 from regard import presets
 from regard.config import Config
+from regard.loading import load
 from regard.models import build
 from regard.text.batch import BatchSampler, EncodedPairs
 from regard.text.tokenizer import BOS, EOS, PAD
 from regard.training import build as training_build
 from regard.training import run, step
 from regard.training.build import can_capture_graphs
-from regard.translator import load
 
 SMALL = ["model.embedding_dim=5", "model.hidden_dim=7", "model.output_hidden_dim=3"]
 COPY = ["data.kind=synthetic", "data.name=copy", "data.train=43", "data.val=11", "data.test=5"]

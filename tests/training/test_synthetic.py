@@ -15,12 +15,12 @@ from regard.compare.processes import JobPool
 from regard.compare.sweep import is_finished, prerequisites
 from regard.config import Config
 from regard.errors import UserError
+from regard.loading import load, read_config
 from regard.search import Hypothesis
 from regard.terminal import Console
 from regard.text import corpus
 from regard.text.tokenizer import EOS
 from regard.training import synthetic, train
-from regard.translator import load, read_config
 
 WORDS = [f"{i * i * 7919 % 100_003:05}"[: 3 + i % 3] for i in range(90)]
 SMALL = """

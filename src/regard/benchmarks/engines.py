@@ -15,11 +15,12 @@ from regard.benchmarks.timing import Contender, Result, interleave
 from regard.engines.folders import write_model
 from regard.engines.shortlist import FREQUENT, make_shortlist
 from regard.evaluation.metrics import score
+from regard.loading import load
 from regard.text import corpus
 from regard.text.batch import EncodedPairs
 from regard.text.hub import find_run
 from regard.text.moses import is_preprocessed
-from regard.translator import Translator, load
+from regard.translator import Translator
 
 
 @dataclass(frozen=True)

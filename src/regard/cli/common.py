@@ -138,7 +138,7 @@ def load_translator(
     run: Path, device: str, int8: bool = False, bfloat16: bool = False, engine: str = "pytorch"
 ) -> Any:
     from regard.api import load
-    from regard.translator import read_configs
+    from regard.loading import read_configs
 
     read_configs(run)  # reports a wrong folder before PyTorch initialises the device
     limit_kernel_caches()
@@ -149,7 +149,7 @@ def load_translator(
 
 def find_data(run: Path) -> Any:
     """The [data] of a run; of an ensemble, that of its first member, with a warning if others differ."""
-    from regard.translator import read_configs
+    from regard.loading import read_configs
 
     first, *others = (config.data for config in read_configs(run))
     if any(data != first for data in others):

@@ -199,8 +199,8 @@ def read_data(
     hypotheses: list[Path],
 ) -> tuple[Any, dict[str, list[str]]]:
     """The test set, and the outputs of other systems by file."""
+    from regard.loading import read_configs
     from regard.text.references import read_hypotheses
-    from regard.translator import read_configs
 
     config = read_configs(run)[0] if run else None
     if hypotheses and config and config.is_language_model:
@@ -246,9 +246,9 @@ def read_test_set(
 
 def preprocess(run: Path, data: Any, others: dict[str, list[str]]) -> tuple[Any, Any]:
     """Sources, references and other systems' outputs as the run's model knows text (`data.preprocess`)."""
+    from regard.loading import read_configs
     from regard.text import moses
     from regard.text.references import ReferenceSet
-    from regard.translator import read_configs
 
     settings = read_configs(run)[0].data
     source, target = moses.find_rule(settings, "source"), moses.find_rule(settings, "target")

@@ -189,7 +189,7 @@ def check_resumed_folder(folder: Path, run: Path | None, resume: bool) -> None:
     if run and run.resolve() != folder.resolve():
         raise UserError(f"--resume {folder} continues in that folder: leave out --run {run}")
 
-    from regard.translator import read_config
+    from regard.loading import read_config
 
     read_config(folder)
 

@@ -16,11 +16,11 @@ from regard.compare.stopping import stop_at_end_of_input
 from regard.display import Display
 from regard.errors import UserError
 from regard.evaluation import evaluate
+from regard.loading import load
 from regard.terminal import Console
 from regard.text import corpus
 from regard.training import train
 from regard.training.run import make_synthetic
-from regard.translator import load
 
 
 def run_job(

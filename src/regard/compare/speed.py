@@ -4,9 +4,9 @@ import time
 from collections.abc import Sequence
 
 from regard.compare.plan import Run
+from regard.loading import load
 from regard.text import corpus
 from regard.text.batch import EncodedPairs
-from regard.translator import load
 
 ROUNDS = 3
 

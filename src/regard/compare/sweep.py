@@ -14,10 +14,10 @@ from regard.compare.plan import Run
 from regard.compare.processes import JobPool
 from regard.compare.view import last_line
 from regard.errors import UserError
+from regard.loading import read_config
 from regard.training import synthetic
 from regard.training.differences import changed_settings
 from regard.training.folder import clean_up
-from regard.translator import read_config
 
 
 def is_finished(run: Run, split: str, beams: Sequence[int]) -> bool:

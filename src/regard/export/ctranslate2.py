@@ -9,8 +9,8 @@ from typing import Any
 from regard import files
 from regard.engines.folders import check_convertible, write_model
 from regard.engines.shortlist import make_shortlist
+from regard.loading import load
 from regard.text.hub import find_run
-from regard.translator import load
 
 
 def export_ctranslate2(

@@ -12,11 +12,12 @@ from regard import __version__, documents, files
 from regard.config import Config
 from regard.export.card import write_card
 from regard.export.scores import Evaluation, find_scores
+from regard.loading import load
 from regard.models import llama, weights
 from regard.text.hub import RUN_FILES, find_run
 from regard.text.tokenizer import TokenizerPair
 from regard.text.vocabulary import BOS, EOS, PAD, UNK
-from regard.translator import Translator, load
+from regard.translator import Translator
 
 WEIGHTS = "model.safetensors"
 

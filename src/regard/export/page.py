@@ -7,10 +7,10 @@ from typing import Any
 from regard import shipped
 from regard.display import Display
 from regard.errors import UserError
+from regard.loading import load
 from regard.page.build import Pack, build
 from regard.page.pack import pack
 from regard.terminal import Console
-from regard.translator import load
 
 LINE_EVERY = 30  # settings
 

@@ -15,11 +15,11 @@ from regard.cli.common import err, out
 from regard.config import Config
 from regard.errors import UserError
 from regard.evaluation import evaluate
+from regard.loading import load, read_config
 from regard.models import weights
 from regard.text import corpus
 from regard.text.datasets import DATASETS
 from regard.training.card import write_card
-from regard.translator import load, read_config
 
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
 

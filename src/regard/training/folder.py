@@ -9,10 +9,10 @@ from typing import Any
 from regard import documents, files, schemas
 from regard.config import Config
 from regard.errors import UserError
+from regard.loading import read_config
 from regard.text.corpus import Corpus
 from regard.training import checkpoint
 from regard.training.differences import changed_settings
-from regard.translator import read_config
 
 
 def check_folder(config: Config, folder: Path, resume: bool) -> None:

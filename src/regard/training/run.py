@@ -13,6 +13,7 @@ from regard.config import Config
 from regard.devices import use_threads
 from regard.display import Display
 from regard.errors import RegardWarning
+from regard.loading import load, read_config
 from regard.models import Model, PretrainedCheckpoint, build, load_pretrained
 from regard.terminal import Console
 from regard.text.corpus import Corpus
@@ -46,7 +47,6 @@ from regard.training.folder import (
 from regard.training.loop import Callback, TrainingLoop
 from regard.training.step import is_sharded
 from regard.training.warm_start import SourceCheckpoint
-from regard.translator import load, read_config
 
 FINISHED = "finished"
 

@@ -16,10 +16,10 @@ from regard import augment, documents, presets, schemas, shipped
 from regard.config import Config, Data, DatasetData, ParallelData, Recipe
 from regard.display import Display
 from regard.errors import UserError
+from regard.loading import load, read_configs
 from regard.text import corpus, moses, synthetic
 from regard.text.corpus import Corpus
 from regard.text.pairs import SPLITS, Pairs
-from regard.translator import load, read_configs
 
 FOLDER, PAIRS, MODEL = "synthetic", "pairs.jsonl", "model"
 TrainRun = Callable[[Config, Path], Any]

@@ -14,12 +14,13 @@ import torch
 from regard import documents, files, presets, schemas, shipped
 from regard.config import Config, TrainedTokenizer
 from regard.errors import UserError, join_names, suggest
+from regard.loading import load
 from regard.models import Model
 from regard.text.corpus import Corpus
 from regard.text.overlap import count_overlap, training_sentences
 from regard.text.tokenizer import SPECIAL_TOKENS, Tokenizer, TokenizerPair
 from regard.training.differences import list_differences
-from regard.translator import Translator, load
+from regard.translator import Translator
 
 # Model settings without weights: how a model is trained, and what a query may attend to and how far.
 MAY_DIFFER = (
