@@ -202,11 +202,11 @@ print("torch._dynamo" in sys.modules, ours == train(Original))
     assert done.stdout == "False True\n", done.stderr
 
 
-def test_functions_may_be_compiled_for_many_shapes(monkeypatch):
+def test_functions_may_be_compiled_for_many_shapes():
     """By the name of the setting in newer or older versions of PyTorch; a larger number stays."""
     from torch._dynamo import config
 
-    monkeypatch.setattr(config, "recompile_limit", 8)
-    torch_private.allow_recompilations(100)
-    torch_private.allow_recompilations(50)
-    assert config.recompile_limit == 100
+    with config.patch(recompile_limit=8):
+        torch_private.allow_recompilations(100)
+        torch_private.allow_recompilations(50)
+        assert config.recompile_limit == 100

@@ -116,7 +116,7 @@ def test_mask_that_shows_the_next_token_is_detected(lab, monkeypatch, restrict):
     restrict()
     assert lab.run(length=5).passed
     monkeypatch.setattr(
-        "regard.models.transformer_base.causal_mask",
+        "regard.attention.masks.causal_mask",
         lambda q, k: k[..., None, :] <= q[..., :, None] + 1,
     )
     result = lab.run(length=5)

@@ -78,7 +78,7 @@ def test_distances_that_are_not_clipped_are_detected(lab, small, monkeypatch):
 
 def test_model_that_sees_the_future_is_detected(lab, small, monkeypatch):
     monkeypatch.setattr(
-        "regard.models.transformer_base.causal_mask",
+        "regard.attention.masks.causal_mask",
         lambda queries, keys: torch.ones(*queries.shape, keys.shape[1], dtype=torch.bool),
     )
     result = lab.run(**small(lab) | FEW_STEPS | {"positions": "rotary"})

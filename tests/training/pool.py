@@ -59,6 +59,8 @@ class Pool:
             theirs.close()
             self.connections.append(ours)
             self.processes.append(process)
+        for connection in self.connections:  # all are connected
+            connection.recv()
 
     def start(
         self, config: Config, folder: Path, resume: bool = False, kill_at: int | None = None
@@ -93,6 +95,7 @@ def work(rank: int, size: int, store_path: str, connection: Any) -> None:
     run.draw_examples = lambda *_: None
     corpus.load = functools.cache(corpus.load)
     written = record_writes()
+    connection.send("ready")
     while True:
         connection.send(run_once(World(rank, size, store), written, *connection.recv()))
 

@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from regard import config
+from regard import config, documents
 from regard.benchmarks.data import write_pairs
 from regard.errors import UserError
 from regard.text import corpus
@@ -116,7 +116,8 @@ def timed(stage: str, function: Callable[[], Any]) -> Any:
     after = os.times()
     cpu = sum(after[:4]) - sum(before[:4])
     row = {"stage": stage, "seconds": time.perf_counter() - seconds, "cpu_seconds": cpu}
-    print(json.dumps(row), flush=True)  # noqa: T201
+    sys.stdout.write(documents.dumps(row) + "\n")
+    sys.stdout.flush()
     return result
 
 

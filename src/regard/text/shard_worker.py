@@ -10,6 +10,7 @@ import signal
 import sys
 from pathlib import Path
 
+from regard import documents
 from regard.errors import UserError
 from regard.text import shards
 from regard.text.tokenizer import TokenizerPair
@@ -26,7 +27,7 @@ def main(tokenizer: str) -> None:
             shards.write(Path(path), pairs, tokenizers)
         except UserError as error:  # a full disk, say
             answer = str(error)
-        sys.stdout.write(json.dumps(answer) + "\n")
+        sys.stdout.write(documents.dumps(answer) + "\n")
         sys.stdout.flush()
 
 

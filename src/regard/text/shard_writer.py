@@ -134,7 +134,9 @@ def open_worker(tokenizer: Path) -> Iterator[Encode]:
 
         def encode(path: Path, pairs: Pairs) -> None:
             try:
-                stdin.write(json.dumps([str(path), pairs], ensure_ascii=False).encode() + b"\n")
+                stdin.write(
+                    documents.dumps([str(path), pairs], ensure_ascii=False).encode() + b"\n"
+                )
                 stdin.flush()
             except BrokenPipeError:
                 pass  # it has ended: there is no answer
