@@ -169,6 +169,19 @@ def test_the_papers_protocol(table):
         assert rows[(f"`{name}`",)][:2] == [f"{mean(bleu):.2f}", spread(bleu)]
 
 
+def test_text_larger_than_memory():
+    page = (RESULTS / "speed.md").read_text("utf-8")
+    documents = [
+        json.loads((RESULTS / "large-data" / f"{n}-million.json").read_text("utf-8"))
+        for n in (1, 3, 10)
+    ]
+    for stages in zip(*(document["rows"] for document in documents), strict=True):
+        cells = (f"{stage['seconds']:.1f} s | {stage['peak_mib']:.0f} MiB" for stage in stages)
+        assert f" | {' | '.join(cells)} |\n" in page
+    peaks = [max(row["peak_mib"] for row in document["rows"]) for document in documents]
+    assert peaks[2] < 1.05 * peaks[0]  # flat in the number of pairs
+
+
 def test_welch_of_the_new_tables(page):
     notebook, [gru] = runs_of("homework-notebook"), runs_of("gru-beams").values()
     dummy, uniform = notebook["score dummy"], notebook["score mean"]

@@ -17,21 +17,28 @@ import torch
 from regard import config, documents
 from regard.benchmarks.data import write_pairs
 from regard.errors import UserError
+from regard.models import build
 from regard.text import corpus
 from regard.text.shard_writer import write_shards
 from regard.text.tokenizer import TokenizerPair
 from regard.text.windows import ShardedPairs, WindowDataset, WindowSampler
+from regard.training.step import TrainStep
 
-STAGES = ("scan", "tokenizer", "tokenising", "batches", "again")
-"""Read the text; train a tokenizer on a sample; tokenise; the first batches; a second start of it all."""
-BATCH = (4096, 1024)  # tokens, sentences
+STAGES = ("scan", "tokenizer", "tokenising", "steps", "again")
+"""Read the text; train a tokenizer on a sample; tokenise; the first training steps; a second start."""
+STAGES_OF = (
+    f"import sys; from {__name__} import run_stages; run_stages(sys.argv[1], int(sys.argv[2]))"
+)
+MODEL = config.Recurrent(embedding_dim=8, hidden_dim=8)
+"""Small: the data is measured."""
+BATCH = (1024, 256)  # tokens, sentences
 INTERVAL = 0.05  # seconds between two looks at the memory
 MIB = 2**20
 
 
 @dataclass(frozen=True)
 class LargeData:
-    """Seconds and peak memory of tokenising to disk (`data.storage`), and of the first batches."""
+    """Seconds and peak memory of tokenising to disk (`data.storage`), and of the first training steps."""
 
     pairs: int = 1_000_000
     steps: int = 1000
@@ -58,7 +65,7 @@ class LargeData:
         self, train: str, cache: Path, report: Callable[[str], object]
     ) -> list[dict[str, Any]]:
         """Seconds, CPU seconds and peak memory of each stage, in a process of its own."""
-        command = [sys.executable, "-m", "regard.benchmarks.large_data", train, str(self.steps)]
+        command = [sys.executable, "-c", STAGES_OF, train, str(self.steps)]
         environment = os.environ | {"REGARD_CACHE": str(cache)}
         rows, peak, now = [], 0, 0
         with subprocess.Popen(
@@ -82,7 +89,7 @@ class LargeData:
 
 
 def run_stages(train: str, steps: int) -> None:
-    """What a training run does with its data before and in the first steps, without a model."""
+    """What a training run does with its data before and in the first steps."""
     data = config.FileData(train=train, val=train, storage="disk")
     settings = config.Bpe(vocab_size=8000)
     torch.set_num_threads(1)
@@ -96,17 +103,22 @@ def run_stages(train: str, steps: int) -> None:
     tokenizers = timed("tokenizer", lambda: TokenizerPair.train(settings, loaded["train"], ()))
     timed("tokenising", lambda: write_shards(stream, tokenizers))
 
-    def make_batches() -> None:
+    def train_steps() -> None:
         sampler = WindowSampler(
             ShardedPairs(write_shards(stream, tokenizers), tokenizers), *BATCH, 1
         )
-        dataset = WindowDataset(sampler, "cpu")
-        for spec in sampler.epoch(0)[:steps]:
-            dataset.load(spec)
-            dataset.batch(torch.tensor(spec.rows), spec.source_length, spec.target_length)
+        sizes = (tokenizers.source.vocab_size, tokenizers.target.vocab_size)
+        model, data = build(MODEL, *sizes, tokenizers.joint), WindowDataset(sampler, "cpu")
+        train_step = TrainStep(model, config.Training(), data, torch.float32, False, ignore)
+        for number, batch in enumerate(sampler.plan_epoch(0)[:steps]):
+            train_step([batch], 1e-3, number)
 
-    timed("batches", make_batches)
+    timed("steps", train_steps)
     timed("again", lambda: write_shards(load().stream or stream, tokenizers))
+
+
+def ignore(message: str) -> None:
+    """What a step reports: nothing that is measured here."""
 
 
 def timed(stage: str, function: Callable[[], Any]) -> Any:
@@ -141,7 +153,3 @@ def family(pid: int) -> Iterator[int]:
         for task in Path(f"/proc/{pid}/task").iterdir():
             for child in (task / "children").read_text().split():
                 yield from family(int(child))
-
-
-if __name__ == "__main__":
-    run_stages(sys.argv[1], int(sys.argv[2]))

@@ -95,7 +95,7 @@ def tabulate_stages(result: dict[str, Any]) -> Table:
     for column in ("stage", "seconds", "CPU seconds", "pairs/s", "peak memory, MiB"):
         table.add_column(column, justify="left" if column == "stage" else "right", no_wrap=True)
     for row in result["rows"]:
-        speed = "" if row["stage"] == "batches" else f"{result['pairs'] / row['seconds']:,.0f}"
+        speed = "" if row["stage"] == "steps" else f"{result['pairs'] / row['seconds']:,.0f}"
         figures = f"{row['seconds']:.1f}", f"{row['cpu_seconds']:.1f}", speed
         table.add_row(row["stage"], *figures, f"{row['peak_mib']:.0f}")
     return table
