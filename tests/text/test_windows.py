@@ -283,6 +283,7 @@ def test_a_window_has_shards_from_everywhere_and_mixes_them(tmp_path):
     numbers = [sampler.shards_of(window) for window in range(3)]
     assert sorted(n for each in numbers for n in each) == list(range(15))
     assert all(max(each) - min(each) > 5 for each in numbers)
+    assert [sampler.shards_of(window) for window in range(3, 6)] != numbers  # the next epoch
     dataset = WindowDataset(sampler, "cpu")
     rows = [
         [int(s.split()[0][1:]) // SHARD for s, _ in read_pairs(dataset, b)]
