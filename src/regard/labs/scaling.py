@@ -26,7 +26,7 @@ from regard.labs.plotting import add_legend, add_subplots
 from regard.models.cells import CELLS, Cell
 from regard.models.state_space import StateSpace
 
-MAX_INTERVAL, EXTRA_ROUNDS = 0.35, 4  # repeat the timing while a confidence interval is wider
+MAX_INTERVAL, EXTRA_ROUNDS = 0.35, 20  # repeat the timing while a confidence interval is wider
 
 
 class ScalingParameters(Parameters):
