@@ -26,9 +26,7 @@ from regard.training.step import TrainStep
 
 STAGES = ("scan", "tokenizer", "tokenising", "steps", "again")
 """Read the text; train a tokenizer on a sample; tokenise; the first training steps; a second start."""
-STAGES_OF = (
-    f"import sys; from {__name__} import run_stages; run_stages(sys.argv[1], int(sys.argv[2]))"
-)
+CODE = f"import sys; from {__name__} import run_stages; run_stages(sys.argv[1], int(sys.argv[2]))"
 MODEL = config.Recurrent(embedding_dim=8, hidden_dim=8)
 """Small: the data is measured."""
 BATCH = (1024, 256)  # tokens, sentences
@@ -65,7 +63,7 @@ class LargeData:
         self, train: str, cache: Path, report: Callable[[str], object]
     ) -> list[dict[str, Any]]:
         """Seconds, CPU seconds and peak memory of each stage, in a process of its own."""
-        command = [sys.executable, "-c", STAGES_OF, train, str(self.steps)]
+        command = [sys.executable, "-c", CODE, train, str(self.steps)]
         environment = os.environ | {"REGARD_CACHE": str(cache)}
         rows, peak, now = [], 0, 0
         with subprocess.Popen(
@@ -109,16 +107,12 @@ def run_stages(train: str, steps: int) -> None:
         )
         sizes = (tokenizers.source.vocab_size, tokenizers.target.vocab_size)
         model, data = build(MODEL, *sizes, tokenizers.joint), WindowDataset(sampler, "cpu")
-        train_step = TrainStep(model, config.Training(), data, torch.float32, False, ignore)
+        train_step = TrainStep(model, config.Training(), data, torch.float32, False, lambda _: None)
         for number, batch in enumerate(sampler.plan_epoch(0)[:steps]):
             train_step([batch], 1e-3, number)
 
     timed("steps", train_steps)
     timed("again", lambda: write_shards(load().stream or stream, tokenizers))
-
-
-def ignore(message: str) -> None:
-    """What a step reports: nothing that is measured here."""
 
 
 def timed(stage: str, function: Callable[[], Any]) -> Any:

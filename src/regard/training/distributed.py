@@ -63,7 +63,7 @@ class World:
         rows = batch.rows[self.rank :: self.size]
         return replace(batch, rows=rows + [dummy] * (most - len(rows)))
 
-    def add_up(self, tensors: Sequence[Tensor]) -> None:
+    def all_reduce(self, tensors: Sequence[Tensor]) -> None:
         """Replace each tensor by its sum over the processes."""
         if self.is_alone or not tensors:
             return

@@ -120,7 +120,7 @@ class TrainStep:
         for batch in batches:
             part = self.world.share_rows(batch, dummy=self.data.num_pairs)
             self._run_batch(self._accumulate, part)
-        self._add_up_processes()
+        self._all_reduce()
         return self._run("update", self._update_from_sums)
 
     def _shard(self, dtype: torch.dtype) -> None:
@@ -245,12 +245,12 @@ class TrainStep:
         self.accumulated_loss += loss.detach()
         self.accumulated_tokens += tokens
 
-    def _add_up_processes(self) -> None:
+    def _all_reduce(self) -> None:
         """Sum over the processes what each has accumulated from its part of the batches."""
         gradients = []
         if self.sharded_loss is None:
             gradients = [p.grad for p in self.parameters if p.grad is not None]
-        self.world.add_up([*gradients, self.accumulated_loss, self.accumulated_tokens])
+        self.world.all_reduce([*gradients, self.accumulated_loss, self.accumulated_tokens])
 
     def _update_from_sums(self) -> None:
         """Update from what `_accumulate` has added up, and start again from zero."""
