@@ -27,6 +27,7 @@ SAMPLE = "tests/search/test_sample.py"
 OBJECTIVE = "tests/training/test_objective.py"
 AVERAGE = "tests/training/test_average.py"
 DISTRIBUTED = "tests/training/test_distributed.py"
+SHARDING = "tests/training/test_sharding.py"
 DEVICES = "tests/stories/test_devices.py"
 BPE_DROPOUT = "tests/text/test_bpe_dropout.py"
 BPE_DROPOUT_RUN = "tests/training/test_bpe_dropout.py"
@@ -163,6 +164,16 @@ BREAKS: list[Break] = [
                 "module.set_gradient_divide_factor(2.0)",
             ),
             "sharding: a resumed run begins with other weights": ("    tensor.copy_(whole)\n", ""),
+        },
+    ),
+    *in_file(
+        "training/sharding.py",
+        SHARDING,
+        breaks={
+            "sharding: recurrent cells keep the weights of the first step": (
+                "    keep_weights_apart(model)\n",
+                "",
+            ),
         },
     ),
     *in_file(

@@ -48,6 +48,7 @@ def shard(model: Model, settings: Training, dtype: torch.dtype, device: torch.de
         )
     # A block changes no output of its parts in place.
     warnings.filterwarnings("ignore", "FSDP2-wrapped module .* returned a view tensor")
+    keep_weights_apart(model)
     loss = Loss(model, settings)
     mesh = init_device_mesh(device.type, (get_world_size(),))
     # Not the inputs: the scale of the loss stays float32.
@@ -58,6 +59,18 @@ def shard(model: Model, settings: Training, dtype: torch.dtype, device: torch.de
         # NCCL alone could multiply while it sums, and here there is nothing to multiply with.
         module.set_force_sum_reduction_for_comms(True)  # type: ignore[operator]
     return loss
+
+
+def keep_weights_apart(model: Model) -> None:
+    """Leave the weights of recurrent cells where `fully_shard` gathers them.
+
+    For cuDNN, PyTorch moves them into one array on the first call. The cell would then compute with what was
+    gathered that once.
+    """
+    warnings.filterwarnings("ignore", "RNN module weights are not part of single contiguous chunk")
+    for module in model.modules():
+        if isinstance(module, nn.RNNBase):
+            module.flatten_parameters = lambda: None  # type: ignore[method-assign]
 
 
 def sharded_parts(model: Model) -> Iterator[nn.Module]:
