@@ -94,10 +94,11 @@ def test_nothing_is_as_large_as_a_matrix(kind):
     assert torch.cuda.max_memory_allocated() - before < LONGEST**2
 
 
-def test_training_on_long_sequences_equals_training_with_matrices(monkeypatch):
+@pytest.mark.parametrize("kind", KINDS)
+def test_training_on_long_sequences_equals_training_with_matrices(kind, monkeypatch):
     """Steps of a model, as CUDA graphs where PyTorch allows it: sources with padding, then long targets."""
-    table = {"kind": "decoder-only", "d_model": 64, "d_ff": 64, "position": "relative"}
-    table |= {"attention": {"heads": 2}, "decoder": {"layers": 2}, "dropout": 0.0}
+    table = {"kind": "decoder-only", "d_model": 64, "d_ff": 64, "dropout": 0.0} | KINDS[kind]
+    table |= {"attention": {"heads": 2} | table.get("attention", {}), "decoder": {"layers": 2}}
     settings = config.Config.model_validate({"model": table, "training": {"warmup_steps": 1}})
     ids = torch.randint(4, 17, (3, 2000), generator=torch.Generator().manual_seed(3)).tolist()
     pairs = EncodedPairs([[*ids[0][:300], 2], [*ids[1][:200], 2]], ids[:2])

@@ -1016,6 +1016,10 @@ BREAKS: list[Break] = [
         "training/step.py",
         STEP,
         breaks={
+            "step: gradients keep strides that AdamW ignores": (
+                " and tensor.stride() == other.stride()",
+                "",
+            ),
             "step: accumulated batches are not weighted by their tokens": (
                 "add_gradients(self.parameters, gradients, tokens)",
                 "add_gradients(self.parameters, gradients, torch.ones_like(tokens))",

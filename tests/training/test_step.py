@@ -417,6 +417,15 @@ def test_gradients_have_the_dtype_of_the_parameters() -> None:
     assert cast[2] is gradients[2]
 
 
+def test_gradients_have_the_strides_of_the_parameters() -> None:
+    """Of a parameter that is used transposed, a gradient may come transposed."""
+    parameter, gradient = torch.zeros(5, 3), torch.arange(15.0).view(3, 5).t()
+    [cast] = step.cast_gradients([parameter], [gradient])
+    assert cast is not None
+    assert cast.stride() == parameter.stride()
+    assert torch.equal(cast, gradient)
+
+
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_frozen_parameters_do_not_change(make, data, dtype) -> None:
     """Also if a copy of the model computes."""

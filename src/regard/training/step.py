@@ -292,9 +292,13 @@ def copy_with_dtype(model: Model, dtype: torch.dtype) -> Model:
 def cast_gradients(
     parameters: Sequence[Tensor], gradients: Sequence[Tensor | None]
 ) -> list[Tensor | None]:
-    """The gradients in the dtype of their parameters; a parameter outside the loss has none."""
+    """The gradients in the dtype and with the strides of their parameters; None outside the loss.
+
+    PyTorch's fused AdamW reads both as flat arrays. With other strides, it raises an error on a GPU and
+    updates the wrong elements on a CPU.
+    """
     cast = [
-        g if g is None or g.dtype == p.dtype else torch.empty_like(p)
+        g if g is None or is_like(g, p) else torch.empty_like(p)
         for p, g in zip(parameters, gradients, strict=True)
     ]
     pairs = [
@@ -305,6 +309,10 @@ def cast_gradients(
     if pairs:
         foreach_copy_([to for to, _ in pairs], [gradient for _, gradient in pairs])
     return cast
+
+
+def is_like(tensor: Tensor, other: Tensor) -> bool:
+    return tensor.dtype == other.dtype and tensor.stride() == other.stride()
 
 
 def add_gradients(
