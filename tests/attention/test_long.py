@@ -4,7 +4,7 @@ from itertools import product
 
 import pytest
 import torch
-from torch.nn.attention.flex_attention import AuxOutput
+from torch.nn.attention import flex_attention
 
 from regard import config
 from regard.attention import POSITIONS, MaskRule, Position, long
@@ -171,7 +171,7 @@ def flex_semantics(query, keys, values, block_mask, scale, return_aux, score_mod
     lse = scores.logsumexp(-1)
     weights = (scores - lse[..., None]).exp() * allowed
     lse = lse.masked_fill(~allowed.any(-1), -torch.inf)
-    return weights @ values, AuxOutput(lse=lse)
+    return weights @ values, flex_attention.AuxOutput(lse=lse)
 
 
 @pytest.fixture(params=[3, 128])
@@ -238,3 +238,14 @@ def test_dropout_draws_the_same_weights_again_in_the_backward_pass(monkeypatch):
     [gradient] = torch.autograd.grad(output.sum(), values)
     torch.testing.assert_close((gradient * values).sum(), output.sum())
     assert not torch.equal(output, attend_by_block(query, keys, values, rule, position, query, 0.0))
+
+
+@pytest.mark.parametrize("missing", ["nothing", "Triton", "a new GPU", "PyTorch 2.9"])
+def test_flex_attention_is_used_where_it_can_be(missing, monkeypatch):
+    capability = (7, 5) if missing == "a new GPU" else (8, 0)
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda: capability)
+    found = None if missing == "Triton" else object()
+    monkeypatch.setattr(long.importlib.util, "find_spec", lambda name: found)
+    if missing == "PyTorch 2.9":
+        monkeypatch.delattr(flex_attention, "AuxRequest")
+    assert long.has_flex.__wrapped__() == (missing == "nothing")

@@ -7,6 +7,7 @@
 Time still grows with query x key, except with a window; memory grows with query + key.
 """
 
+import importlib
 import importlib.util
 import math
 from functools import cache, partial
@@ -100,14 +101,18 @@ def can_compile(query: Queries, values: Keys) -> bool:
     """Has FlexAttention a kernel for these? Few queries need none: their matrices are small."""
     depth = min(query.shape[-1], values.shape[-1])
     many = query.shape[2] > BLOCK_QUERIES
-    return query.is_cuda and many and depth >= FLEX_DEPTH and has_triton()
+    return query.is_cuda and many and depth >= FLEX_DEPTH and has_flex()
 
 
 @cache
-def has_triton() -> bool:
-    """FlexAttention is compiled with Triton, which PyTorch brings along on some systems only."""
-    is_new = torch.cuda.get_device_capability() >= (8, 0)
-    return is_new and importlib.util.find_spec("triton") is not None
+def has_flex() -> bool:
+    """FlexAttention that also returns log sum exp (PyTorch 2.9), and Triton, which compiles it.
+
+    PyTorch brings Triton along on some systems only.
+    """
+    if torch.cuda.get_device_capability() < (8, 0) or importlib.util.find_spec("triton") is None:
+        return False
+    return hasattr(importlib.import_module("torch.nn.attention.flex_attention"), "AuxRequest")
 
 
 def attend_by_block(
