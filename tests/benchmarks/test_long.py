@@ -8,7 +8,14 @@ from typer.testing import CliRunner
 
 from regard.attention import MaskRule
 from regard.benchmarks import long
-from regard.benchmarks.long import BASELINE, POSITIONS, PlainCausal, attend_causally, build_layer
+from regard.benchmarks.long import (
+    BASELINE,
+    POSITIONS,
+    WITH_MATRIX,
+    PlainCausal,
+    attend_causally,
+    build_layer,
+)
 from regard.cli import app
 from regard.errors import UserError
 
@@ -28,7 +35,11 @@ def test_every_kind_of_position_is_measured_at_every_length():
     assert result.exit_code == 0, result.output
     rows = json.loads(result.stdout)["rows"]
     kinds = [BASELINE, *POSITIONS]
-    with_matrix = [BASELINE, "rotary", "rotary, matrix", "alibi", "alibi, matrix", *kinds[3:]]
+    with_matrix = [
+        each
+        for name in kinds
+        for each in ([name, f"{name}, matrix"] if name in WITH_MATRIX else [name])
+    ]
     expected = [(8, name) for name in with_matrix] + [(64, name) for name in kinds]
     assert [(row["length"], row["contender"]) for row in rows] == expected
     assert all(row["median"] > 0 and row["error"] is None for row in rows)

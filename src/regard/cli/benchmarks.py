@@ -159,7 +159,7 @@ def long(
     seconds: Annotated[
         float,
         typer.Option(min=1, max=limits.SECONDS, help="Start no contender later than this."),
-    ] = 40.0,
+    ] = 120.0,
     as_json: AsJson = False,
     device: Device = "auto",
 ) -> None:
