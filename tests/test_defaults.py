@@ -65,6 +65,13 @@ def test_a_value_that_is_set_is_kept(table, key, value):
     assert isinstance(resolved.tokenizer, Bpe)
 
 
+@pytest.mark.parametrize("pairs", SIZES)
+def test_r_drop_trains_for_twice_as_long(pairs):
+    plain = follow_data(own(), pairs).training
+    assert follow_data(own(training={"r_drop": 2.5}), pairs).training.epochs == 2 * plain.epochs
+    assert follow_data(own(training={"r_drop": 2.5, "epochs": 7}), pairs).training.epochs == 7
+
+
 def test_epochs_that_are_set_have_no_minimum_of_steps():
     training = follow_data(own(training={"epochs": 1}), 600).training
     assert (training.epochs, training.min_steps) == (1, 0)

@@ -7,8 +7,9 @@ With x = (training pairs / 2,000)^(1/4), between 500 and 200,000 pairs:
     training.batch_sentences                   32 x²     a multiple of 8
     training.epochs                            30 / x    rounded up, and 1,000 steps at least (min_steps)
 
-so that the number of steps grows with x. Dropout is 0.3, and 0.15 from 60,000 pairs; label smoothing is 0.1
-and the peak learning rate 0.002. results/README.md has what each value is worth.
+so that the number of steps grows with x; with R-Drop, twice as many epochs. Dropout is 0.3, and 0.15 from
+60,000 pairs; label smoothing is 0.1 and the peak learning rate 0.002. results/README.md has what each value
+is worth.
 """
 
 from math import ceil, lcm
@@ -49,9 +50,10 @@ def choose_values(config: Config, pairs: int) -> dict[str, Any]:
     pairs = min(max(pairs, FEWEST), MOST)
     x = (pairs / 2000) ** (1 / 4)
     values = choose_tokenizer(config, x) | choose_width(config, x)
+    longer = 2 if config.training.r_drop else 1
     values |= {
         "model.dropout": 0.3 if pairs < 60_000 else 0.15,
-        "training.epochs": float(ceil(30 / x)),
+        "training.epochs": float(longer * ceil(30 / x)),
         "training.batch_sentences": 8 * round(32 * x**2 / 8),
         "training.learning_rate": 2e-3,
         "training.label_smoothing": 0.1,
