@@ -89,7 +89,7 @@ def test_a_run_makes_its_pairs_first_and_records_them(files):
     assert made["counts"]["held_out"] >= 10
     card = json.loads((folder / "card.json").read_text("utf-8"))
     [record] = card["synthetic"]
-    assert record["run"] == str(files / "reverse.toml")
+    assert record["run"] == "../../../reverse.toml"
     assert record["recipe"]["max_ratio"] == 9
     used = sum(pair["source"] != "" for pair in pairs)
     assert any(f"{used} synthetic pairs" in message for message in card["messages"])

@@ -8,6 +8,7 @@ Entry n of `data.synthetic`, counted from 1, has a folder, by default synthetic/
 so that a run has everything it was made of, and an interrupted one goes on wherever it was.
 """
 
+import os
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -131,7 +132,7 @@ def make_pairs(
     )
     recipe = Recipe(**{name: getattr(entry, name) for name in Recipe.model_fields})
     augmenter = augment.Augmenter(translator, recipe, held_out)
-    origin = augment.describe(translator, entry.translator)
+    origin = augment.describe(translator, relative_names(entry.translator, out.parent))
     origin |= {"monolingual": entry.monolingual, "language": entry.language, "limit": entry.limit}
 
     def report(lines: int, counts: Any) -> None:
@@ -140,6 +141,12 @@ def make_pairs(
     with display:
         card = augment.write_pairs(augmenter, texts, out, origin, report)
     display.print(f"data.synthetic.{number}: {augment.summarise(card['counts'])}")
+
+
+def relative_names(run: str, folder: Path) -> str:
+    """The names in `from`, with paths as seen from `folder`: a card moves with its run."""
+    names = map(str, shipped.split_runs(run))
+    return ",".join(os.path.relpath(n, folder) if os.path.isabs(n) else n for n in names)
 
 
 def check_preprocessed(given: Data, data: ParallelData, run: str) -> None:
