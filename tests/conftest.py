@@ -21,10 +21,11 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")  # two test workers share the core
 os.environ["HF_HUB_OFFLINE"] = "1"  # no test may use the network
 _cache = tempfile.TemporaryDirectory(prefix="regard-tests-")
 os.environ["REGARD_CACHE"] = _cache.name  # not the user's cache
-if (
-    signal.getsignal(signal.SIGINT) is signal.SIG_IGN
-):  # a shell without job control, in the background
-    signal.signal(signal.SIGINT, signal.default_int_handler)  # which the commands of tests inherit
+# A shell without job control ignores SIGINT in the background, nohup SIGHUP, and tests inherit that.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 lazy_checks.install()
 with jaxtyping.install_import_hook("regard", "beartype.beartype"):
