@@ -147,26 +147,96 @@ def spread(values: list[float]) -> str:
 
 
 def test_little_data(table):
-    systems = runs_of("families") | runs_of("little-data")
-    rows = table("ensemble, greedy", key=1)
-    assert rows.keys() == {("`multi30k-transformer`",), ("`back-translation`",), ("`both`",)}
-    for (name,), cells in rows.items():
+    folders = "little-data", "back-translation"
+    systems = {name: runs for folder in folders for name, runs in runs_of(folder).items()}
+    rows, small = table("ensemble, greedy"), table("beam 5", "seeds, beam 5")
+    assert {name.strip("`") for (name,) in (*rows, *small)} == systems.keys()
+    for (name,), cells in (*rows.items(), *small.items()):
         runs = systems[name.strip("`")]
         means = [f"{mean(scores(runs, beam)):.2f}" for beam in (1, 5)]
-        path = RESULTS / "little-data" / f"ensemble-{name.strip('`')}.json"
+        if (name,) in small:
+            assert cells == [*means, spread(scores(runs, 5))]
+            continue
+        files = (RESULTS / folder / f"ensemble-{name.strip('`')}.json" for folder in folders)
         ensemble = ["", ""]
-        if path.is_file():
+        for path in filter(Path.is_file, files):
             results = json.loads(path.read_text("utf-8"))["results"]
             ensemble = [f"{result['bleu_lower']:.2f}" for result in results]
         assert cells == [*means, spread(scores(runs, 1)), *ensemble]
 
 
+def test_few_pairs(table):
+    systems, fractions = runs_of("few-pairs"), {"500": "0.01725", "2,000": "0.06897"}
+    rows = table("pairs of Multi30k", "seconds", key=2)
+    assert len(rows) == len(systems) == 4
+    for (pairs, name), cells in rows.items():
+        runs = systems[f"{name.strip('`')}, fraction {fractions[pairs]}"]
+        seconds = mean(run["figures"]["training_seconds"] for run in runs)
+        greedy, beam = scores(runs, 1), scores(runs, 5)
+        figures = [f"{mean(greedy):.2f}", spread(greedy), f"{mean(beam):.2f}", f"{seconds:.0f}"]
+        assert cells == figures
+
+
+def test_little_data_on_the_validation_set(table):
+    with open(RESULTS / "little-data" / "pairs" / "validation.csv") as file:
+        runs = list(csv.DictReader(file))
+    rows = table("R-Drop", "BPE-dropout", key=4)
+    assert len(rows) == len(runs)
+    for run in runs:
+        weights = [f"{float(run[name]):g}" for name in ("r_drop", "bpe_dropout")]
+        cells = rows[(f"{int(run['pairs']):,}", run["epochs"], *weights)]
+        assert cells == [
+            f"{float(run[k]):.{n}f}" for k, n in (("bits_per_character", 3), ("bleu_lower", 2))
+        ]
+
+
 def test_the_papers_protocol(table):
-    rows, systems = table("published", "seeds"), runs_of("papers")
-    assert {name for (name,) in rows} == {f"`{name}`" for name in systems}
+    plain, r_drop = runs_of("papers"), runs_of("papers-r-drop")
+    systems = {
+        "`multi30k-paper-en-de`": r_drop["paper-r-drop-long"],
+        "`multi30k-paper-en-de`, 36 epochs without R-Drop": plain["multi30k-paper-en-de"],
+        "`multi30k-paper-en-fr`": plain["multi30k-paper-en-fr"],
+    }
+    rows = table("published", "seeds")
+    assert {name for (name,) in rows} == systems.keys()
     for name, runs in systems.items():
         bleu = scores(runs, 5, "bleu_tokens")
-        assert rows[(f"`{name}`",)][:2] == [f"{mean(bleu):.2f}", spread(bleu)]
+        assert rows[(name,)][:2] == [f"{mean(bleu):.2f}", spread(bleu)]
+    val = table("validation, beam 5").values()
+    chosen_from = runs_of("papers-r-drop/val").values()
+    assert [bleu for [bleu] in val] == [
+        f"{scores(runs, 5, 'bleu_tokens')[0]:.2f}" for runs in chosen_from
+    ]
+
+
+def test_the_preset_of_the_papers_is_what_was_run():
+    """All that decides about the result; a seed is none of it."""
+    card = json.loads(
+        (RESULTS / "papers-r-drop" / "cards" / "paper-r-drop-long-seed-1.json").read_text("utf-8")
+    )
+    config = presets.load("multi30k-paper-en-de").model_dump(mode="json")
+    for section in ("model", "training", "tokenizer"):
+        changed = {k for k, v in card["config"][section].items() if config[section][k] != v}
+        assert not changed, section
+
+
+def test_long_sequences():
+    page = (RESULTS / "speed.md").read_text("utf-8")
+    wanted = {"2048-8192": (2048, 8192), "32768": (32_768,)}
+    count = 0
+    for name, lengths in wanted.items():
+        text = (RESULTS / "long" / f"{name}.json").read_text("utf-8")
+        for row in json.loads(text)["rows"]:
+            if row["length"] not in lengths:
+                continue
+            is_baseline = row["contender"].startswith("PyTorch")
+            contender = "PyTorch's fused causal attention" if is_baseline else row["contender"]
+            low, high = row["ratio_range"]
+            ratio = "1.00" if is_baseline else f"{row['ratio']:.2f} ({low:.2f}-{high:.2f})"
+            cells = f"{row['length']:,} | {contender} | {row['median'] / 1e6:.2f} M | {ratio}"
+            assert f"| {cells} | {row['peak_mib']:,.0f} | {row['matrix_mib']:,.0f} |\n" in page
+            count += 1
+    assert count == 22
 
 
 def test_text_larger_than_memory():
@@ -182,6 +252,26 @@ def test_text_larger_than_memory():
     assert peaks[2] < 1.05 * peaks[0]  # flat in the number of pairs
 
 
+LITTLE_DATA = [
+    ("back-translation", "both", 1, "0.02"),
+    ("back-translation", "second-round", 1, "0.15"),
+    ("multi30k-transformer", "distilled", 1, "0.07"),
+    ("multi30k-transformer", "r-drop", 5, "0.31"),
+    ("multi30k-transformer-cpu", "cpu-distilled", 1, "0.02"),
+]
+
+
+def little_data(one: str, other: str, beam: int, p: str) -> tuple[list[float], list[float], str]:
+    systems = runs_of("little-data") | runs_of("back-translation")
+    return scores(systems[one], beam), scores(systems[other], beam), p
+
+
+def few_pairs(fraction: str, p: str) -> tuple[list[float], list[float], str]:
+    systems = runs_of("few-pairs")
+    plain, regularised = (systems[f"{n}, fraction {fraction}"] for n in ("plain", "regularised"))
+    return scores(plain, 1), scores(regularised, 1), p
+
+
 def test_welch_of_the_new_tables(page):
     notebook, [gru] = runs_of("homework-notebook"), runs_of("gru-beams").values()
     dummy, uniform = notebook["score dummy"], notebook["score mean"]
@@ -193,7 +283,8 @@ def test_welch_of_the_new_tables(page):
         (scores(gru, 5), scores(gru, 50), "0.22"),
         (scores(homework, 1), scores(gru, 1), "0.45"),
         (*(scores(runs, 1, "bleu_lower_longest") for runs in (causal, prefix)), "0.18"),
-        (*(scores(runs, 1) for runs in runs_of("little-data").values()), "0.02"),
+        *(little_data(*each) for each in LITTLE_DATA),
+        *(few_pairs(fraction, p) for fraction, p in (("0.01725", "0.01"), ("0.06897", "0.04"))),
     ]
     for one, other, published in pairs:
         assert f"{welch_p(one, other):.2f}" == published
