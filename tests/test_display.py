@@ -2,6 +2,7 @@
 
 import io
 from itertools import chain, repeat
+from types import SimpleNamespace
 
 import pytest
 
@@ -21,7 +22,7 @@ def test_durations(seconds: float, text: str) -> None:
 def test_time_left_counts_from_the_first_update(monkeypatch: pytest.MonkeyPatch) -> None:
     """A resumed run starts at a half, and did that half in another session."""
     times = chain([100.0], repeat(110.0))
-    monkeypatch.setattr(display.time, "monotonic", lambda: next(times))
+    monkeypatch.setattr(display, "time", SimpleNamespace(monotonic=times.__next__))
     progress = Display(Console(file=io.StringIO()))
     assert progress.time_left == ""
     progress.update(0.5, "")
@@ -33,7 +34,8 @@ def test_time_left_counts_from_the_first_update(monkeypatch: pytest.MonkeyPatch)
 
 
 def test_the_progress_bar_shows_the_time_left(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(display.time, "monotonic", iter([0.0, 30.0]).__next__)
+    times = iter([0.0, 30.0])
+    monkeypatch.setattr(display, "time", SimpleNamespace(monotonic=times.__next__))
     screen = Display(Console(file=io.StringIO(), force_terminal=True))
     screen.update(0.0, "step 0")
     screen.update(0.25, "step 5")

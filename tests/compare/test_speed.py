@@ -1,6 +1,7 @@
 """Decoding speed: the first run of each system, interleaved rounds, the best round."""
 
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 
@@ -16,7 +17,7 @@ def test_rounds_are_interleaved_and_the_best_one_counts(finished_runs, tmp_path,
         searched.append((translator.config.model.cell, translator.config.seed))
         clock[0] += next(seconds)
 
-    monkeypatch.setattr(speed.time, "perf_counter", lambda: clock[0])
+    monkeypatch.setattr(speed, "time", SimpleNamespace(perf_counter=lambda: clock[0]))
     monkeypatch.setattr(Translator, "search", search)
     speeds = speed.measure_speed(finished_runs, "test", "cpu")
     assert searched == [("gru", 1), ("rnn", 1)] * speed.ROUNDS

@@ -7,8 +7,10 @@ import random
 import re
 import socket
 import threading
+import time
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -245,7 +247,8 @@ def test_transient_failures_are_retried(server, path, first):
 
 def test_pauses_between_retries(server, path, monkeypatch):
     slept = []
-    monkeypatch.setattr(download.time, "sleep", slept.append)
+    clock = SimpleNamespace(sleep=slept.append, monotonic=time.monotonic)
+    monkeypatch.setattr(download, "time", clock)
     server.script = [status(503)]
     with pytest.raises(UserError):
         fetch(server.url, path, pauses=(3.0, 5.0))
