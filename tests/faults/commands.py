@@ -37,8 +37,12 @@ batch_sentences = 8
 validate_every = 5
 learning_rate = 0.02
 warmup_steps = 4
+
+[search]
+max_ratio = 1
+max_extra = 2
 """
-SIZES = {"train": 43, "val": 11, "test": 5}
+SIZES = {"train": 43, "val": 2, "test": 5}  # of each validation sentence, a run draws a diagram
 TEXT = "cab"
 ON_HUB = "hf:me/run"  # a finished run, on a server of this machine
 OLD = "written earlier, and good\n"
