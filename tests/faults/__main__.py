@@ -11,6 +11,7 @@ code 1 if not.
 """
 
 import argparse
+import gc
 import importlib
 import sys
 import tempfile
@@ -66,6 +67,7 @@ def main() -> None:
     torch.set_num_threads(1)  # a process that has started threads cannot be forked
     for module in WARM:
         importlib.import_module(f"regard.{module}")
+    gc.freeze()  # a forked process would copy each page of memory that its garbage collection visits
     select, problems = select_few if options.short else select_all, []
     show("command", "crash points", "equal", "failed writes", "clean, and nothing lost")
     memory = Path("/dev/shm")  # where nothing waits for a disk
