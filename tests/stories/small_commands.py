@@ -17,6 +17,7 @@ import pytest
 
 from regard import augment, config, presets
 from regard.benchmarks import training
+from regard.benchmarks.timing import measure_matmul_rate
 from regard.labs import LABS
 from regard.page import labs
 from regard.serve.settings import Settings
@@ -105,6 +106,7 @@ def make_benchmarks_small(monkeypatch) -> None:
     gru = training.GRU.model_copy(update={"embedding_dim": 8, "hidden_dim": 8})
     monkeypatch.setattr(training, "GRU", gru)
     monkeypatch.setattr(training, "TRANSFORMER", config.Transformer(d_model=16, d_ff=16))
+    monkeypatch.setattr(training, "measure_matmul_rate", partial(measure_matmul_rate, size=64))
 
 
 @contextmanager
