@@ -8,10 +8,12 @@ import re
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from unittest import mock
 
 import pytest
+import typer.main
 
 from regard import cli, config
 from regard.config.extensions import load_plugin
@@ -36,10 +38,15 @@ class Result:
     err: str
 
 
+# A process of its own builds the tree of commands once, from signatures: here it is built for the first.
+get_command = cache(typer.main.get_command)
+
+
 def run_command(*words: object, stdin: bytes = b"") -> Result:
     """Run `regard WORDS` as the console script does."""
     out, err = io.StringIO(), io.StringIO()
     with (
+        mock.patch.object(typer.main, "get_command", get_command),
         mock.patch.object(sys, "argv", ["regard", *map(str, words)]),
         mock.patch.object(sys, "stdin", io.TextIOWrapper(io.BytesIO(stdin))),
         contextlib.redirect_stdout(out),
