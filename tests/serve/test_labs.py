@@ -2,7 +2,6 @@
 
 import asyncio
 import os
-from dataclasses import replace
 
 import pytest
 
@@ -12,8 +11,15 @@ from regard.serve.settings import RequestError, Settings
 from tests.serve.conftest import LIMITS, serve
 
 
-def test_labs():
-    with serve(Settings((), limits=replace(LIMITS, seconds=4))) as client:
+def test_labs(monkeypatch):
+    made = []
+
+    def make(seconds):
+        made.append(lab_process.LabProcess(seconds))
+        return made[0]
+
+    monkeypatch.setattr("regard.serve.app.LabProcess", make)
+    with serve(Settings((), limits=LIMITS)) as client:
         listed = {lab["name"]: lab for lab in client.get("/api/labs").json["labs"]}
         assert listed.keys() == LABS.keys()
         assert listed["copying"]["parameters"]["beta"]["default"] == 12.0
@@ -30,9 +36,12 @@ def test_labs():
         assert (answer.status, answer.json["code"]) == (422, "invalid")
         assert "keys" in answer.json["error"]
 
+        [labs] = made
+        assert labs.seconds == LIMITS.seconds
+        labs.seconds = 0.5
         answer = client.post("/api/labs/bottleneck")  # trains for minutes
         assert (answer.status, answer.json["code"]) == (408, "too-slow")
-        assert "more than 4 seconds" in answer.json["error"]
+        assert "more than 0.5 seconds" in answer.json["error"]
         assert client.get("/healthz").status == 200
 
 
