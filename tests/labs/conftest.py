@@ -19,7 +19,17 @@ SMALL = {
 }
 
 
+# In addition to both: the effect is absent however precisely it is measured.
+ABSENT = {"scaling": {"lengths": 4, "repeats": 1}}
+
+
 @pytest.fixture(scope="session")
 def small():
     """Parameters for the shortest run of a lab that passes."""
     return lambda lab: lab.quick | SMALL.get(lab.name, {})
+
+
+@pytest.fixture(scope="session")
+def absent(small):
+    """Parameters for a short run of a lab whose law holds without the effect."""
+    return lambda lab: small(lab) | ABSENT.get(lab.name, {}) | lab.absent

@@ -30,8 +30,8 @@ def test_lab_passes(lab, result):
     assert result.passed, [check.message for check in result.checks if not check.passed]
 
 
-def test_effect_is_absent_where_the_lab_says_so(lab, small):
-    result = lab.run(**small(lab) | lab.absent)
+def test_effect_is_absent_where_the_lab_says_so(lab, absent):
+    result = lab.run(**absent(lab))
     assert result.law_holds, [check.message for check in result.law if not check.passed]
     assert not result.effect_is_present
     assert not result.passed
