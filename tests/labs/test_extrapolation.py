@@ -30,6 +30,7 @@ from regard.labs.measurements.training import init_model
 from regard.text.tokenizer import TokenizerPair
 
 FEW_STEPS = {"train_size": 100, "epochs": 1.0}
+ROTARY = {"positions": "rotary", "train_size": 1500}  # it learns sooner than the others
 
 
 def failed(checks):
@@ -45,7 +46,7 @@ def test_every_position_is_tested():
 
 def test_unscaled_frequencies_are_detected(lab, small, monkeypatch):
     monkeypatch.setitem(SCALINGS, "yarn", SCALINGS["none"])
-    result = lab.run(**small(lab) | {"positions": "rotary"})
+    result = lab.run(**small(lab) | ROTARY)
     assert [name for name in failed(result.effect) if "rotary" in name] == [
         "rotary, yarn, far beyond it: worst seed",
         "accuracy gained by yarn over rotary, far beyond it: worst seed",
