@@ -80,7 +80,7 @@ def pytest_collection_finish() -> None:
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_setup(item: pytest.Item) -> None:
     """Before all fixtures of a test."""
-    jaxtyping.config.update("jaxtyping_disable", not item.stash[CHECKED])
+    lazy_checks.start_test(item.stash[CHECKED])
 
 
 @pytest.fixture(scope="session")

@@ -1,7 +1,9 @@
-"""Decorates functions with jaxtyping and beartype only when they are first called in a checked test.
+"""Decorates functions with jaxtyping and beartype when they are first called in a checked test.
 
 The import hook decorates every function where it is defined: all of the library in every test process, and a
 nested function again at each call of the outer one. That took longer than the checks.
+
+A test checks the first calls of each function: a search calls some thousands of times, with the same shapes.
 """
 
 from collections.abc import Callable
@@ -11,6 +13,16 @@ from typing import Any
 
 import jaxtyping
 from jaxtyping import config, jaxtyped
+
+CALLS = 10
+_test = 0
+
+
+def start_test(is_checked: bool) -> None:
+    """Until the next test, check the first calls of each function, or none."""
+    global _test
+    _test += 1
+    config.update("jaxtyping_disable", not is_checked)
 
 
 def decorate_lazily(decorated: Any = None, *, typechecker: Callable[[Any], Any]) -> Any:
@@ -22,11 +34,15 @@ def decorate_lazily(decorated: Any = None, *, typechecker: Callable[[Any], Any])
     if config.jaxtyping_disable and "<locals>" in decorated.__qualname__:
         return decorated
     checked: Callable[..., Any] | None = None
+    test, calls = 0, 0
 
     @wraps(decorated)
     def check_if_enabled(*args: Any, **kwargs: Any) -> Any:
-        nonlocal checked
+        nonlocal checked, test, calls
         if config.jaxtyping_disable:
+            return decorated(*args, **kwargs)
+        test, calls = _test, calls + 1 if test == _test else 1
+        if calls > CALLS:
             return decorated(*args, **kwargs)
         if checked is None:
             checked = jaxtyped(decorated, typechecker=typechecker)

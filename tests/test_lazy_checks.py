@@ -5,6 +5,7 @@ import pytest
 import torch
 
 from regard.attention import attend
+from tests import lazy_checks
 from tests.lazy_checks import decorate_lazily
 
 
@@ -34,3 +35,23 @@ def test_nothing_is_decorated_where_checks_are_disabled(monkeypatch):
     monkeypatch.setattr(jaxtyping.config, "jaxtyping_disable", False)
     assert decorated(3) == decorated(3) == 3
     assert len(calls) == 2  # once: the parameters, and the result
+
+
+def test_the_first_calls_of_each_test_are_checked(monkeypatch):
+    def double(x: int) -> int:
+        return 2 * x
+
+    def check(function):
+        def checked(x):
+            checks.append(x)
+            return function(x)
+
+        return checked
+
+    checks: list[int] = []
+    monkeypatch.setattr(lazy_checks, "jaxtyped", lambda function, typechecker: check(function))
+    decorated = decorate_lazily(double, typechecker=None)
+    for number in range(1, 3):
+        lazy_checks.start_test(is_checked=True)
+        assert [decorated(x) for x in range(99)] == [2 * x for x in range(99)]
+        assert checks == number * [*range(lazy_checks.CALLS)]
