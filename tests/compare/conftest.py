@@ -1,15 +1,16 @@
 """A small finished comparison, run in this process: two systems, two seeds each."""
 
-import importlib
 from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
 from regard import files
-from regard.compare import job, plan, sweep
-from regard.compare.plan import Run
+from regard.compare import job
+from regard.compare import sweep as sweeping
+from regard.compare.plan import Run, plan
 from regard.compare.processes import JobPool
+from regard.compare.sweep import sweep
 from regard.errors import UserError
 
 SETTINGS = [
@@ -21,7 +22,14 @@ SETTINGS = [
     "training.batch_sentences=20",
     "training.validate_every=2",
 ]
-SWEEP = importlib.import_module("regard.compare.sweep")  # the package exports the function
+# For runs in a process of their own, with time to be killed. They draw examples, which take as long as all
+# else where outputs have no end.
+LONG = [
+    "training.epochs=30",
+    "training.validate_every=10",
+    "search.max_ratio=1",
+    "search.max_extra=2",
+]
 EXAMPLES = "regard.training.examples.EXAMPLES"
 VARY = ["model.cell=gru,rnn"]
 
@@ -57,7 +65,7 @@ def finished_runs(settings: list[str], tmp_path_factory: pytest.TempPathFactory)
     folder = tmp_path_factory.mktemp("compare") / "runs"
     runs = plan(["case"], VARY, settings, [2], folder)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(SWEEP, "execute", execute_in_process)
+        patch.setattr(sweeping, "execute", execute_in_process)
         patch.setattr(EXAMPLES, 0)
         assert sweep(runs, "test", [1], "cpu", JobPool(1), lambda line: None) == []
     return runs
@@ -72,6 +80,6 @@ def executed(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
         folders.append(run.folder)
         return execute_in_process(run, *rest)
 
-    monkeypatch.setattr(SWEEP, "execute", execute)
+    monkeypatch.setattr(sweeping, "execute", execute)
     monkeypatch.setattr(EXAMPLES, 0)
     return folders

@@ -10,8 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from regard import presets
-from regard.compare import plan
-from regard.compare.plan import fingerprint, parse_axis, short_label
+from regard.compare.plan import fingerprint, parse_axis, plan, short_label
 from regard.config import (
     Config,
     MultiHead,

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from regard.compare import plan, sweep
+from regard.compare.plan import plan
 from regard.compare.processes import JobPool
-from regard.compare.sweep import is_finished, is_trained, prerequisites
+from regard.compare.sweep import is_finished, is_trained, prerequisites, sweep
 from regard.errors import UserError
 
 

@@ -1,6 +1,5 @@
 """Stopping a comparison: its jobs stop, queued ones do not start, and none outlives it."""
 
-import importlib
 import os
 import shutil
 import signal
@@ -14,11 +13,13 @@ from dataclasses import replace
 import pytest
 
 from regard import files
-from regard.compare import Run, Stopped, plan, processes, stopping, sweep
+from regard.compare import processes, stopping
+from regard.compare import sweep as sweeping
+from regard.compare.plan import Run, plan
 from regard.compare.processes import JobPool
+from regard.compare.sweep import sweep
 from regard.compare.view import last_line
-
-SWEEP = importlib.import_module("regard.compare.sweep")  # the package exports the function
+from regard.signals import Stopped
 
 # A job without training: it writes its session to FOLDER.started and, at SIGTERM, FOLDER.saved.
 FAKE_JOB = f"""
@@ -118,7 +119,7 @@ def test_an_error_stops_the_jobs(runs, children, monkeypatch):
 
     def run_and_fail() -> None:
         with JobPool(1) as pool:
-            pool.submit(SWEEP.execute, runs[0], "test", [1], "cpu", 1, pool)
+            pool.submit(sweeping.execute, runs[0], "test", [1], "cpu", 1, pool)
             wait_for(lambda: runs[0].folder.with_suffix(".started").exists())
             raise BrokenPipeError
 
@@ -189,7 +190,7 @@ def unfinished_runs(finished_runs, tmp_path, monkeypatch) -> list[Run]:
         shutil.copytree(sources[run.folder].folder, run.folder)  # an error if it exists
         return ""
 
-    monkeypatch.setattr(SWEEP, "execute", execute)
+    monkeypatch.setattr(sweeping, "execute", execute)
     return runs
 
 
@@ -227,7 +228,7 @@ def test_two_comparisons_share_the_runs(unfinished_runs):
     compare(unfinished_runs)
     other.join()
     assert failures == [[], []]
-    assert all(SWEEP.is_finished(run, "test", [1]) for run in unfinished_runs)
+    assert all(sweeping.is_finished(run, "test", [1]) for run in unfinished_runs)
 
 
 def test_a_comparison_that_waits_can_be_stopped(runs):

@@ -15,7 +15,8 @@ from typing import Any
 import pytest
 
 from regard import files
-from regard.compare import plan, ray_cluster, transfer
+from regard.compare import ray_cluster, transfer
+from regard.compare.plan import plan
 from regard.compare.ray_cluster import Cluster, check_reachable, parse_address
 from regard.compare.ray_worker import Job, Worker, fingerprint
 from regard.compare.sources import find_sources, store
@@ -23,7 +24,7 @@ from regard.compare.view import View
 from regard.devices import use_threads
 from regard.errors import UserError
 from regard.text.lines import read_lines
-from tests.compare.conftest import execute_in_process
+from tests.compare.conftest import LONG, execute_in_process
 from tests.compare.kills import CHECKPOINT, Process, find_jobs
 
 NEEDS_RAY = pytest.mark.skipif(not find_spec("ray"), reason="needs the extra ray")
@@ -222,6 +223,12 @@ def test_addresses(monkeypatch):
         check_reachable(f"127.0.0.1:{server.getsockname()[1]}")
 
 
+def test_a_worker_needs_no_pytorch():
+    """It is beside each run on a node, and its process would take a second and hundreds of megabytes."""
+    code = "import sys; import regard.compare.ray_worker; sys.exit('torch' in sys.modules)"
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
 def test_the_fingerprint_is_that_of_the_code():
     assert fingerprint() == fingerprint()
     assert len(fingerprint()) == 64
@@ -246,10 +253,10 @@ def test_the_view_has_a_row_for_each_running_job(tmp_path):
 @LINUX
 @pytest.mark.timeout(300)
 def test_a_run_whose_worker_is_killed_goes_on_from_its_checkpoint(settings, tmp_path):
-    """Three runs; `python -m tests.compare.kills` kills more."""
-    long = [*settings, "training.epochs=60", "training.validate_every=20"]
+    """Two runs; `python -m tests.compare.kills` kills more."""
+    long = [*settings, *LONG]
     options = [word for setting in long for word in ("--set", setting)]
-    command = ["compare", "case", "--seeds", "3", "--threads", "1", "--device", "cpu"]
+    command = ["compare", "case", "--seeds", "2", "--threads", "1", "--device", "cpu"]
     variables = {"RAY_USAGE_STATS_ENABLED": "0", "REGARD_CACHE": str(tmp_path / "cache")}
     environment = {k: v for k, v in os.environ.items() if k != "RAY_ADDRESS"} | variables
     comparison = subprocess.Popen(
@@ -270,11 +277,11 @@ def test_a_run_whose_worker_is_killed_goes_on_from_its_checkpoint(settings, tmp_
     assert output.count("it goes on from its last checkpoint") == 1
     assert f"case, seed {seed}: lost its worker on " in output
     assert sorted(line[6:] for line in output.splitlines() if line.endswith(": done")) == [
-        f"case, seed {n}: done" for n in (1, 2, 3)
+        f"case, seed {n}: done" for n in (1, 2)
     ]
     [log] = tmp_path.glob(f"out/runs/*/{name}.log")
     assert log.read_text().count("resuming at step") == 1
-    expected = plan(["case"], [], long, [3], tmp_path / "serial")[int(seed) - 1]
+    expected = plan(["case"], [], long, [2], tmp_path / "serial")[int(seed) - 1]
     with use_threads(1), pytest.MonkeyPatch.context() as patch:
         patch.setattr(import_module("regard.training.examples"), "EXAMPLES", 0)
         assert execute_in_process(expected, "test", [1], "cpu", 1, None) == ""  # type: ignore[arg-type]

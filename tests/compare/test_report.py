@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from regard.compare import Run, plan, write_report
 from regard.compare.columns import COLUMNS, TRAINING_TIME_COLUMNS, default_columns, select_columns
 from regard.compare.curves import draw_curves, read_curve
-from regard.compare.report import select_headline
+from regard.compare.plan import Run, plan
+from regard.compare.report import select_headline, write_report
 from regard.compare.tables import format_rows, to_csv, to_markdown
 from regard.errors import UserError
 from regard.statistics import Summary, paired_bootstrap_p, welch_p

@@ -13,11 +13,13 @@ import pytest
 import tomli_w
 
 from regard import files, presets
-from regard.compare import job, plan, sweep
+from regard.compare import job
+from regard.compare.plan import plan
 from regard.compare.processes import JobPool
-from regard.compare.sweep import execute, is_finished
+from regard.compare.sweep import execute, is_finished, sweep
 from regard.compare.view import last_line
 from regard.errors import UserError
+from tests.compare.conftest import LONG
 
 
 @pytest.fixture
@@ -138,8 +140,7 @@ def test_the_last_line_of_a_log(tmp_path):
 
 
 def test_a_killed_run_resumes_in_a_subprocess(settings, tmp_path):
-    long = [*settings, "training.epochs=60", "training.validate_every=20"]
-    [run] = plan(["case"], [], long, [1], tmp_path)
+    [run] = plan(["case"], [], [*settings, *LONG], [1], tmp_path)
     config = run.folder.with_suffix(".toml")
     files.write(config, run.config.to_toml())
     with warnings.catch_warnings():  # PyTorch has threads
@@ -163,10 +164,10 @@ def test_a_killed_run_resumes_in_a_subprocess(settings, tmp_path):
         assert execute(run, "test", [1], "cpu", 2, pool) == ""
     assert is_finished(run, "test", [1])
     log = run.folder.with_suffix(".log").read_text()
-    assert int(log.split("resuming at step ")[1].split()[0]) >= 20
+    assert int(log.split("resuming at step ")[1].split()[0]) >= 10
     events = [json.loads(line) for line in (run.folder / "metrics.jsonl").read_text().splitlines()]
     steps = [event["step"] for event in events if event["event"] == "validation"]
-    assert steps == list(range(20, 181, 20))  # none missing, none repeated
+    assert steps == list(range(10, 91, 10))  # none missing, none repeated
 
 
 def test_a_failed_subprocess_reports_its_error(settings, tmp_path):

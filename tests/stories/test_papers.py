@@ -10,8 +10,9 @@ import sacrebleu
 
 from regard import augment, config, load
 from regard import train as train_model
-from regard.compare import job, plan, write_report
-from regard.compare.report import select_headline
+from regard.compare import job
+from regard.compare.plan import plan
+from regard.compare.report import select_headline, write_report
 from regard.errors import UserError
 from regard.evaluation import metrics
 from regard.page.pack import check_supported

@@ -6,8 +6,10 @@ import json
 import pytest
 
 from regard import files
-from regard.compare import job, plan, sweep
+from regard.compare import job
+from regard.compare.plan import plan
 from regard.compare.processes import JobPool
+from regard.compare.sweep import sweep
 
 TOML = """
 {model}

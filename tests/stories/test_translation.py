@@ -10,9 +10,10 @@ from pathlib import Path
 import pytest
 
 from regard.api import load
+from regard.compare import sweep
 from regard.interventions import Force, SetWeights
 from regard.page.schema import Translation as Record
-from tests.compare.conftest import SWEEP, execute_in_process
+from tests.compare.conftest import execute_in_process
 
 WORDS = {"ein": "a", "Hund": "dog", "Mann": "man", "sieht": "sees", "und": "and", "alt": "old"}
 SETTINGS = """
@@ -315,7 +316,7 @@ def test_diagram_user_errors(regard, word_run: Path, run: Path):
 
 def test_compare(regard, tmp_path, checksums, monkeypatch):
     """One system fails to train: the table has the others, and the exit code is 1."""
-    monkeypatch.setattr(SWEEP, "execute", execute_in_process)
+    monkeypatch.setattr(sweep, "execute", execute_in_process)
     arguments = [
         "compare",
         "words.toml",

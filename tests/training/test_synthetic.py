@@ -10,9 +10,10 @@ from pathlib import Path
 import pytest
 
 from regard import augment, presets
-from regard.compare import job, plan, sweep
+from regard.compare import job
+from regard.compare.plan import plan
 from regard.compare.processes import JobPool
-from regard.compare.sweep import is_finished, prerequisites
+from regard.compare.sweep import is_finished, prerequisites, sweep
 from regard.config import Config
 from regard.errors import UserError
 from regard.loading import load, read_config

@@ -117,10 +117,12 @@ def compare(
             "--per-gpu is for --on ray: without it, --jobs says how many runs share a GPU"
         )
 
-    from regard.compare import Stopped, plan, sweep, write_report
     from regard.compare.columns import select_columns
+    from regard.compare.plan import plan
+    from regard.compare.report import write_report
     from regard.compare.speed import measure_speed
-    from regard.compare.sweep import is_finished, is_trained, prerequisites
+    from regard.compare.sweep import is_finished, is_trained, prerequisites, sweep
+    from regard.signals import Stopped
 
     selected = select_columns(columns) if columns else None
     runs = plan(names, vary or [], settings or [], counts, runs_folder or out_folder / "runs")

@@ -4,11 +4,6 @@
 (one run in a process of its own, which ends with the comparison), `columns` and `tables`
 (table contents and formats), `curves` and `quality` (plots), `outputs` (translations side by side), `speed`
 (decoding speed), `report` (write all of it).
+
+Nothing is imported here: the worker of a run on Ray needs no PyTorch.
 """
-
-from regard.compare.plan import Run, System, plan
-from regard.compare.report import write_report
-from regard.compare.sweep import sweep
-from regard.signals import Stopped
-
-__all__ = ["Run", "Stopped", "System", "plan", "sweep", "write_report"]

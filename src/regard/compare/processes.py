@@ -10,13 +10,15 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import FrameType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from regard import files
-from regard.compare.plan import Run
 from regard.compare.stopping import GRACE
 from regard.compare.view import View
 from regard.signals import Stopped, replace_handlers, restore_handlers, write_message
+
+if TYPE_CHECKING:
+    from regard.compare.plan import Run
 
 JOB = (sys.executable, "-m", "regard.compare.job")
 MISTAKE = 2  # exit code of a job whose user can fix it: to try again would not help
@@ -80,7 +82,7 @@ class JobPool(ThreadPoolExecutor):
         return f"{self.jobs} at a time"
 
     def run_job(
-        self, run: Run, config: Path, arguments: Sequence[str], share: int, log: Path
+        self, run: "Run", config: Path, arguments: Sequence[str], share: int, log: Path
     ) -> int:
         """The exit code of the job of a run. Its output is in `log`; `share`: how many share the device."""
         threads = self.threads
