@@ -5,10 +5,9 @@ import shlex
 from pathlib import Path
 
 import pytest
-import typer
 
 from regard import cli, presets
-from tests.stories.conftest import read_page
+from tests.stories.conftest import get_command, read_page
 from tests.stories.figures import missing, read_figures, slug
 from tests.stories.generated import regenerate
 from tests.stories.small_commands import (
@@ -37,7 +36,7 @@ LINKED = [*PAGES, "CHANGELOG.md", "SECURITY.md"]
 
 def parse(words: list[str]) -> None:
     """Let the command line parse a command: its name, options and their types."""
-    command, context = typer.main.get_command(cli.app), None
+    command, context = get_command(cli.app), None
     while hasattr(command, "commands") and words:
         context = command.make_context("regard", words, parent=context)
         _, command, words = command.resolve_command(context, words)
