@@ -2,6 +2,7 @@
 
 import builtins
 import re
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -75,17 +76,20 @@ def test_text_that_skips_normalisation_would_not_change_by_it(language: str) -> 
         assert not moses.NORMALISED.fullmatch(text)
 
 
-@pytest.mark.parametrize("target", ["de", "fr"])
-def test_multi30k_has_as_many_tokens_as_its_authors_published(target: str) -> None:
-    data = presets.load(f"multi30k-paper-en-{target}").data
-    try:
-        splits = corpus.load(data).splits
-    except UserError as error:
-        pytest.skip(str(error))
-    for split, counts in PUBLISHED.items():
-        for side, language in enumerate(("en", target)):
-            tokens = sum(len(pair[side].split()) for pair in splits[split])
-            assert tokens == counts[language], (split, language)
+def test_multi30k_has_as_many_tokens_as_its_authors_published(monkeypatch) -> None:
+    build_rule = moses.build_rule
+    once = cache(lambda language: cache(build_rule(language)))  # English is the source of both
+    monkeypatch.setattr(moses, "build_rule", once)
+    for target in ("de", "fr"):
+        data = presets.load(f"multi30k-paper-en-{target}").data
+        try:
+            splits = corpus.load(data).splits
+        except UserError as error:
+            pytest.skip(str(error))
+        for split, counts in PUBLISHED.items():
+            for side, language in enumerate(("en", target)):
+                tokens = sum(len(pair[side].split()) for pair in splits[split])
+                assert tokens == counts[language], (split, language)
 
 
 # --- data -----------------------------------------------------------------------------------------
