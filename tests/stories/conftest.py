@@ -18,6 +18,7 @@ import typer.main
 from regard import cli, config
 from regard.config.extensions import load_plugin
 from regard.models.build import EXTENSION_POINTS
+from regard.training import examples
 
 SMALL = [
     "data.train=300",
@@ -71,11 +72,27 @@ def small() -> list[str]:
     return [word for setting in SMALL for word in ("--set", setting)]
 
 
+EXAMPLES = examples.EXAMPLES
+
+
+@pytest.fixture(scope="module", autouse=True)
+def no_examples() -> Iterator[None]:
+    """To draw them takes most of the time of a small run: tests of them use `with_examples`."""
+    with mock.patch.object(examples, "EXAMPLES", 0):
+        yield
+
+
+def with_examples() -> contextlib.AbstractContextManager:
+    """Runs that are trained in this context draw their examples, as for users."""
+    return mock.patch.object(examples, "EXAMPLES", EXAMPLES)
+
+
 @pytest.fixture(scope="session")
 def run(small: list[str], tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A trained run. Do not modify it: copy it."""
     folder = tmp_path_factory.mktemp("stories") / "case"
-    result = run_command("train", "case", "--run", folder, *small, "--device", "cpu")
+    with with_examples():
+        result = run_command("train", "case", "--run", folder, *small, "--device", "cpu")
     assert result.code == 0, result.err
     return folder
 

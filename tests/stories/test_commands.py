@@ -150,7 +150,6 @@ def test_saved_config_reproduces_the_run(regard, run: Path, tmp_path: Path) -> N
 def test_resume_needs_the_folder_only(regard, run: Path, tmp_path, checksums, monkeypatch) -> None:
     shutil.copytree(run, tmp_path / "case")
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("regard.training.examples.EXAMPLES", 0)
     before = checksums(tmp_path)
     unchanged = ("--run", tmp_path / "case", "--seed", 1, "--set", "data.train=300")
     for words in (["--resume", "./case"], [tmp_path / "case", "--resume", *unchanged]):
@@ -173,7 +172,6 @@ def test_interrupted_command(regard, run: Path, small, tmp_path, monkeypatch, nu
         signal.raise_signal(number)
 
     folder = tmp_path / "my runs" / "case"
-    monkeypatch.setattr("regard.training.examples.EXAMPLES", 0)
     former = signal.signal(signal.SIGINT, signal.default_int_handler)
     with monkeypatch.context() as patch:
         patch.setattr(loop.TrainingLoop, "step", interrupted)

@@ -49,7 +49,6 @@ def test_every_block_runs(
     page, blocks, doc_files, regard, checkpoint, clean_registries, tmp_path, monkeypatch, capsys
 ):
     script = "".join(block.text for block in blocks(page) if block.language == "bash")
-    monkeypatch.setattr("regard.training.examples.EXAMPLES", 0)
     make_translators_small(monkeypatch)
     make_benchmarks_small(monkeypatch)
     monkeypatch.setattr("regard.page.notebook.show", lambda page, height: None)  # in no notebook

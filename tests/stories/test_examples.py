@@ -17,8 +17,7 @@ def load_example(name: str):
     return module
 
 
-def test_train_from_lists(tmp_path, capsys, monkeypatch):
-    monkeypatch.setattr("regard.training.examples.EXAMPLES", 0)
+def test_train_from_lists(tmp_path, capsys):
     example = load_example("train_from_lists")
     assert [example.roman(n) for n in (4, 14, 949)] == ["IV", "XIV", "CMXLIX"]
     small = example.SETTINGS | {"model": {"hidden_dim": 8, "embedding_dim": 8}}

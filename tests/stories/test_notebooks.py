@@ -25,7 +25,6 @@ def read_code(name: str) -> list[str]:
 @pytest.mark.parametrize("name", NOTEBOOKS)
 def test_every_cell_runs(name, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("regard.training.examples.EXAMPLES", 0)
     shown: list[str] = []
 
     def show(path: str, width: int) -> None:

@@ -28,7 +28,6 @@ def write(name: str, rows) -> None:
 @pytest.fixture(autouse=True)
 def folder(tmp_path, monkeypatch) -> Path:
     """A folder with good data and a config, as the working directory."""
-    monkeypatch.setattr("regard.training.examples.EXAMPLES", 0)
     monkeypatch.chdir(tmp_path)
     write("train.tsv", make_pairs(600))
     write("val.tsv", make_pairs(60, 1000))

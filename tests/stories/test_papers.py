@@ -18,6 +18,7 @@ from regard.evaluation import metrics
 from regard.page.pack import check_supported
 from regard.text import corpus
 from regard.training import examples, synthetic
+from tests.stories.conftest import with_examples
 
 pytest.importorskip("sacremoses", reason="needs the extra `papers`")
 
@@ -70,7 +71,8 @@ def test_the_examples_of_a_run_are_of_raw_text(run: Path, monkeypatch) -> None:
     titles = []
     monkeypatch.setattr(examples, "draw", lambda *_, title: titles.append(title))
     model = load(run)
-    examples.draw_examples(model, corpus.load(model.config.data), run / "examples")
+    with with_examples():
+        examples.draw_examples(model, corpus.load(model.config.data), run / "examples")
     assert titles == [source for source, _ in ROWS[:3]]
 
 
@@ -169,7 +171,6 @@ def test_synthetic_pairs_are_preprocessed_on_both_sides(run: Path, monkeypatch) 
 
 def test_the_training_text_is_translated_raw(run: Path, tmp_path: Path, monkeypatch) -> None:
     """data.synthetic with monolingual = "train": preprocessed once."""
-    monkeypatch.setattr(examples, "EXAMPLES", 0)
     monkeypatch.setattr(augment.Augmenter, "check_output", lambda *_: None)
     settings = make_data(tmp_path).model_dump(exclude_unset=True)
     entry = {"from": str(run), "monolingual": "train", "reverse": False}
@@ -193,7 +194,6 @@ def test_a_page_cannot_preprocess(run: Path) -> None:
 
 
 def test_a_comparison_is_about_bleu_on_tokens(tmp_path: Path, monkeypatch) -> None:
-    monkeypatch.setattr("regard.training.examples.EXAMPLES", 0)
     data = make_data(tmp_path)
     settings = [f"{key}={json.dumps(value)}" for key, value in SETTINGS.items() if "." in key]
     settings += ["tokenizer.kind=bpe", "tokenizer.vocab_size=400"]
@@ -222,7 +222,6 @@ def test_a_comparison_is_about_bleu_on_tokens(tmp_path: Path, monkeypatch) -> No
 
 def test_a_later_test_set_is_evaluated_if_it_is_there(regard, tmp_path, monkeypatch) -> None:
     monkeypatch.setenv("REGARD_DATA", str(tmp_path))
-    monkeypatch.setattr(examples, "EXAMPLES", 0)
     folder = tmp_path / "multi30k"
     folder.mkdir()
 

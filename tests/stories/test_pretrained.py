@@ -10,6 +10,7 @@ from regard.compare import job
 from regard.compare.plan import plan
 from regard.compare.processes import JobPool
 from regard.compare.sweep import sweep
+from tests.stories.conftest import with_examples
 
 TOML = """
 {model}
@@ -52,7 +53,8 @@ def tuned(request, regard, checkpoint, tmp_path_factory):
     tune = SHAPES[request.param][0]
     model = f'[model]\nkind = "pretrained"\nname = "{name}"\ntune = "{tune}"'
     path = write_toml(here, model)
-    result = regard("train", path, "--run", here / "run", "--device", "cpu")
+    with with_examples():
+        result = regard("train", path, "--run", here / "run", "--device", "cpu")
     assert result.code == 0, result.err
     return request.param, here / "run", result, path
 
@@ -150,7 +152,6 @@ def test_compare_scratch_and_pretrained(tuned, tmp_path, monkeypatch):
     monkeypatch.setattr(
         importlib.import_module("regard.compare.sweep"), "execute", execute_in_process
     )
-    monkeypatch.setattr("regard.training.examples.EXAMPLES", 0)
     presets = [str(write_toml(path.parent, SCRATCH)), str(path)]
     runs = plan(presets, [], ["training.epochs=1"], [1], tmp_path)
     assert sweep(runs, "test", [1], "cpu", JobPool(1), lambda line: None) == []

@@ -18,14 +18,6 @@ TEXT = '[data]\nkind = "text"\ntrain = "{here}/text.txt"\nval = "{here}/val.txt"
 PAIRS = '[data]\nkind = "files"\ntrain = "{here}/train.tsv"\nval = "{here}/val.tsv"\n'
 
 
-@pytest.fixture(scope="module", autouse=True)
-def no_examples():
-    """Drawing them takes most of the time; other tests draw them."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("regard.training.examples.EXAMPLES", 0)
-        yield
-
-
 @pytest.fixture(scope="module", params=MODEL)
 def pretrained(request, regard, tmp_path_factory) -> tuple[Path, str]:
     """(folder with base.toml, task.toml and the run base/, model family)"""

@@ -14,6 +14,7 @@ from regard.compare import sweep
 from regard.interventions import Force, SetWeights
 from regard.page.schema import Translation as Record
 from tests.compare.conftest import execute_in_process
+from tests.stories.conftest import with_examples
 
 WORDS = {"ein": "a", "Hund": "dog", "Mann": "man", "sieht": "sees", "und": "and", "alt": "old"}
 SETTINGS = """
@@ -72,7 +73,8 @@ def trained(regard, home: Path):
     def train(kind: str) -> Path:
         with pytest.MonkeyPatch.context() as patch:
             patch.chdir(home)
-            result = regard("train", f"{kind}.toml", "--device", "cpu")
+            with with_examples():
+                result = regard("train", f"{kind}.toml", "--device", "cpu")
             assert result.code == 0, result.err
         return home / "runs" / kind
 
@@ -123,7 +125,8 @@ def test_examples_skip_texts_the_model_cannot_encode(regard, tmp_path, monkeypat
     lines = [("ein 漢", "a"), ("ein " * 40, "a"), *sentences(3)]
     Path("val.tsv").write_text("".join(f"{s}\t{t}\n" for s, t in lines), "utf-8")
     settings = ["--set", "tokenizer=characters", "--set", "tokenizer.max_tokens=50"]
-    result = regard("train", "words.toml", *settings, "--device", "cpu")
+    with with_examples():
+        result = regard("train", "words.toml", *settings, "--device", "cpu")
     assert result.code == 0, result.err
     assert "val: skipped 1 pairs over 50 tokens" in result.out
     assert len(list(Path("runs/words/examples").iterdir())) == 3
