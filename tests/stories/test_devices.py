@@ -16,9 +16,13 @@ from torch.distributed.elastic.multiprocessing.errors import ProcessFailure
 from regard import devices
 from regard.errors import UserError
 from regard.models.weights import read
+from regard.signals import Stopped
 from regard.training import distributed, launch
 
-SETTINGS = ("model.dropout=0", "training.validate_every=2", "training.keep_last=true")
+SETTINGS = (
+    *("model.dropout=0", "training.validate_every=2", "training.keep_last=true"),
+    *("search.max_ratio=1", "search.max_extra=2"),  # examples are quick to draw
+)
 RENDEZVOUS = {"RANK": "0", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "1", "WORLD_SIZE": "2"}
 
 
@@ -89,6 +93,28 @@ def test_what_is_started_again_and_told(attempts, failures, restarts, code, told
     assert len(sentences) == len(told)
     for sentence, pattern in zip(sentences, told, strict=True):
         assert re.search(pattern, sentence), sentence
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_the_launcher_says_how_to_continue(regard, monkeypatch, small, number) -> None:
+    """Not the process that writes: it is stopped, too, when another has died and all start again."""
+
+    def stop(*_: object, **__: object) -> None:
+        raise Stopped(number)
+
+    words = ("train", "case", *small, "--run", "run", "--device", "cpu")
+    for ending in (
+        lambda *_: fail(1, 128 + number),
+        stop,
+    ):  # a signal to a process, or to the launcher
+        monkeypatch.setattr(launch, "run_once", ending)
+        result = regard(*words, "--devices", "2")
+        assert result.code == 128 + number
+        assert result.err.count("interrupted before the first checkpoint") == 1
+    monkeypatch.setenv("TORCHELASTIC_RUN_ID", distributed.RUN_ID)
+    monkeypatch.setattr("regard.training.train", stop)
+    result = regard(*words)
+    assert (result.code, result.err) == (128 + number, "")
 
 
 def test_a_restart_resumes(monkeypatch) -> None:

@@ -86,7 +86,7 @@ def train(
         if adapter_only:
             config = save_adapter_only(config)
         if devices > 1 or max_restarts:
-            start_processes(device, devices, max_restarts)
+            start_processes(folder, device, devices, max_restarts)
     train_here(config, folder, device, devices, resume)
 
 
@@ -116,7 +116,7 @@ def choose_run(
     return presets.load(preset, overrides), run or Path("runs") / Path(preset).stem
 
 
-def start_processes(device: str, devices: int, max_restarts: int) -> None:
+def start_processes(folder: Path, device: str, devices: int, max_restarts: int) -> None:
     """Run this command in a process for each device, and exit with its code; return in those processes."""
     from regard.training import distributed
 
@@ -125,9 +125,15 @@ def start_processes(device: str, devices: int, max_restarts: int) -> None:
     if devices == 1:
         raise UserError("--max-restarts is for several devices: add --devices N")
     distributed.resolve_local_device(device, 0, devices)  # an error, if there are too few, once
-    from regard.training.launch import launch
+    from regard.training.launch import STOPPED, launch
 
-    raise typer.Exit(launch(sys.argv[1:], devices, max_restarts, tell))
+    try:
+        code = launch(sys.argv[1:], devices, max_restarts, tell)
+    except KeyboardInterrupt as stop:
+        code = signals.exit_code(stop)
+    if code in STOPPED:
+        err.print(explain_interrupt(folder, device, devices))
+    raise typer.Exit(code)
 
 
 def tell(sentence: str) -> None:
@@ -144,7 +150,8 @@ def train_here(config: Config, folder: Path, device: str, devices: int, resume: 
         with distributed.join(device) as (world, own_device):
             card = train(config, folder, own_device, resume, out, world=world)
     except KeyboardInterrupt as error:
-        if world.is_main:
+        # The launcher says it: it also stops processes that have lost one, to start all again.
+        if world.is_main and not distributed.has_launcher():
             err.print(explain_interrupt(folder, device, devices))
         raise typer.Exit(signals.exit_code(error)) from None
     except UserError as error:

@@ -33,7 +33,7 @@ def launch(
         if failure is None:
             return 0
         if failure.exitcode == MISTAKE or failure.exitcode in STOPPED:
-            return failure.exitcode  # and that process has said why
+            return failure.exitcode  # that process has said which mistake it was
         death = describe_death(failure, devices)
         if restart == max_restarts:
             advice = "" if max_restarts else " (--max-restarts N would do so by itself)"
@@ -69,7 +69,7 @@ def run_once(arguments: Sequence[str], devices: int) -> ProcessFailure | None:
         except ChildFailedError as error:
             return choose_failure(list(error.failures.values()))
         except SignalException as stop:
-            raise SystemExit(128 + stop.sigval) from None
+            raise signals.Stopped(stop.sigval) from None
     return None
 
 
