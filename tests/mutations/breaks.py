@@ -192,6 +192,27 @@ BREAKS: list[Break] = [
         },
     ),
     *in_file(
+        "cli/models.py",
+        DEVICES,
+        breaks={
+            "devices: a process that is stopped for a restart says how to continue": (
+                "if world.is_main and not distributed.has_launcher():",
+                "if world.is_main:",
+            ),
+            "devices: nothing says how to continue": ("if code in STOPPED:", "if False:"),
+        },
+    ),
+    *in_file(
+        "compare/__init__.py",
+        RAY,
+        breaks={
+            "ray: a worker imports PyTorch": (
+                'needs no PyTorch.\n"""',
+                'needs no PyTorch.\n"""\nimport torch',
+            ),
+        },
+    ),
+    *in_file(
         "compare/ray_cluster.py",
         RAY,
         breaks={
