@@ -13,9 +13,10 @@ from pydantic.fields import FieldInfo
 from typer.models import ArgumentInfo, OptionInfo
 
 import regard.serve.schema as served  # every module with tables that a user fills in
-from regard import UserError, compare, config, presets
+from regard import UserError, config, presets
 from regard.cli import app
 from regard.cli.common import parse_integers
+from regard.compare.plan import plan
 from regard.config import Table
 from regard.config.reference import describe_type
 from regard.interventions import KINDS
@@ -150,7 +151,7 @@ def test_limits_in_python(construct: Callable, message: str) -> None:
 def test_a_comparison_says_how_many_runs_it_would_have(tmp_path) -> None:
     vary = ["training.learning_rate=1,2,3", "seed=" + ",".join(map(str, range(40)))]
     with pytest.raises(UserError, match="these are 2,400 runs, and a comparison has at most 1,000"):
-        compare.plan(["case", "case-rnn"], vary, [], [10], tmp_path)
+        plan(["case", "case-rnn"], vary, [], [10], tmp_path)
 
 
 # --- memory ---------------------------------------------------------------------------------------
