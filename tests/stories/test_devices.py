@@ -103,10 +103,8 @@ def test_the_launcher_says_how_to_continue(regard, monkeypatch, small, number) -
         raise Stopped(number)
 
     words = ("train", "case", *small, "--run", "run", "--device", "cpu")
-    for ending in (
-        lambda *_: fail(1, 128 + number),
-        stop,
-    ):  # a signal to a process, or to the launcher
+    # A signal to a process, or to the launcher.
+    for ending in (lambda *_: fail(1, 128 + number), stop):
         monkeypatch.setattr(launch, "run_once", ending)
         result = regard(*words, "--devices", "2")
         assert result.code == 128 + number
