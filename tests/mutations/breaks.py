@@ -440,16 +440,28 @@ BREAKS: list[Break] = [
                 "(first_key - first_query <= mask.latest)",
             ),
             "flex: the gradient of far keys is left out": (
-                "result[..., 0] = before",
+                "result[..., 0] = before.sum_to_size(result.shape[:-1])",
                 "pass",
             ),
             "flex: the gradient of far later keys is left out": (
-                "result[..., -1] = -total - before",
+                "result[..., -1] = (-total - before).sum_to_size(result.shape[:-1])",
                 "pass",
             ),
-            "flex: a key is found where there is none": (
-                "masked_fill(~exists[:, None], 0)",
-                "clone()",
+            "flex: the last key is found again behind it": (
+                ".masked_fill(slots >= keys, FAR)",
+                "",
+            ),
+            "flex: the earliest near keys are left out": (
+                "(band.distances >= -reach)",
+                "(band.distances > -reach)",
+            ),
+            "flex: the band has too few keys for the last query of a block": (
+                "width = min(keys, BLOCK + reach + latest)",
+                "width = min(keys, BLOCK + reach + latest - 1)",
+            ),
+            "flex: padding has gradients of its own": (
+                "        key_ids = key_ids.masked_fill(~mask.visible, FAR)\n",
+                "        pass\n",
             ),
         },
     ),

@@ -4,9 +4,10 @@ Blocks of 128 queries and 128 keys that the mask excludes are skipped. No tensor
 forwards or backwards.
 """
 
-from collections.abc import Callable
-from dataclasses import replace
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
 from functools import cache
+from itertools import pairwise
 from typing import Any
 
 import torch
@@ -23,6 +24,8 @@ Keys = Float[Tensor, "batch _ key _"]
 BLOCK = 128
 FAR = 2**30  # beyond any position
 MAX_KERNELS = 256
+BAND_NUMBERS = 2**22
+"""The gradient of a learned bias takes so many queries at a time that a matrix has so many numbers."""
 
 
 @cache
@@ -171,8 +174,8 @@ class TableGradient(torch.autograd.Function):
 
     FlexAttention would add it up with one atomic addition for each query and key, most of them to the same
     few numbers: those for all distances beyond m. Here dL/ds = p (dL/da . v - dL/da . a), p = exp(s - lse),
-    is computed for the distances below m only, one after the other. As dL/ds adds up to 0 for each query,
-    the other distances follow from the sum.
+    is computed for the distances below m only: a band along the diagonal, as small matrices. As dL/ds adds
+    up to 0 for each query, the other distances follow from the sum.
     """
 
     @staticmethod
@@ -215,21 +218,24 @@ def distance_gradients(
     limit, dtype = table.shape[-1] // 2, torch.promote_types(query.dtype, torch.float32)
     gradient, wide_table = gradient.to(dtype), table.to(dtype)
     mean = (gradient * context).sum(-1)  # of dL/da . v, over the keys
-    result = mean.new_zeros(*mean.shape, 2 * limit + 1)
-    total = torch.zeros_like(mean)
-    find_keys = key_finder(mask)
+    result, total = torch.zeros_like(wide_table), torch.zeros_like(mean)
     reach = limit - 1 if mask.window is None else min(limit, mask.window) - 1
     latest = reach if mask.latest is None else min(reach, mask.latest)
-    for distance in range(-reach, latest + 1):
-        index, exists = find_keys(distance)
-        key, value = (
-            x.take_along_dim(index[:, None, :, None], 2).to(dtype) for x in (keys, values)
-        )
-        scores = scale * (query * key).sum(-1) + wide_table[..., limit + distance]
-        weights = (scores - lse).exp().masked_fill(~exists[:, None], 0)
-        column = weights * ((gradient * value).sum(-1) - mean)
-        result[..., limit + distance] = column
-        total += column
+    for rows, band in bands(mask, reach, latest, query.shape[1]):
+        near_keys, near_values = (band.take(x).to(dtype) for x in (keys, values))
+        row_table = wide_table if wide_table.shape[2] == 1 else wide_table[:, :, rows]
+        row_result = result if result.shape[2] == 1 else result[:, :, rows]
+        columns = (band.distances + limit).clamp(0, 2 * limit)[:, None]
+        scores = scale * band.multiply(query[:, :, rows].to(dtype), near_keys)
+        scores = scores + row_table.take_along_dim(columns, 3) - lse[:, :, rows, None]
+        is_near = (band.distances >= -reach) & (band.distances <= latest)
+        weights = scores.masked_fill(~is_near[:, None], -torch.inf).exp()
+        change = band.multiply(gradient[:, :, rows], near_values) - mean[:, :, rows, None]
+        part = weights * change
+        total[:, :, rows] = part.sum(-1)
+        by_distance = part.new_zeros(*part.shape[:3], 2 * limit + 1)
+        by_distance.scatter_add_(3, columns.expand_as(part), part)
+        row_result += by_distance.sum_to_size(row_result.shape)
     before = -total
     if mask.latest is None:
         # There are distances from m on, too: those up to -m, by a pass over their keys alone.
@@ -238,24 +244,52 @@ def distance_gradients(
         part, part_lse = run_kernel(query, keys, values, **options)
         weights = (part_lse + wide_table[..., 0] - lse).exp().masked_fill(part_lse.isinf(), 0)
         before = weights * ((gradient * part).sum(-1) - mean)
-        result[..., -1] = -total - before
-    result[..., 0] = before
-    return result.sum_to_size(table.shape).to(table.dtype)
+        result[..., -1] = (-total - before).sum_to_size(result.shape[:-1])
+    result[..., 0] = before.sum_to_size(result.shape[:-1])
+    return result.to(table.dtype)
 
 
-def key_finder(
-    mask: MaskRule,
-) -> Callable[[int], tuple[Int[Tensor, "batch query"], Bool[Tensor, "batch query"]]]:
-    """Distance -> (index of the visible key at this distance from each query, is there one?)"""
-    position_ids = mask.key_position_ids
+@dataclass(frozen=True)
+class Band:
+    """The keys near some queries: `width` consecutive ones for each block of queries."""
+
+    indices: Int[Tensor, "batch blocks width"]
+    distances: Int[Tensor, "batch query width"]
+    """Key position - query position; 2^30 or more where there is no visible key."""
+
+    def take(self, x: Keys) -> Float[Tensor, "batch heads blocks width depth"]:
+        """Keys or values of each block."""
+        near = x.take_along_dim(self.indices.flatten(1)[:, None, :, None], 2)
+        return near.unflatten(2, self.indices.shape[1:])
+
+    def multiply(
+        self, x: Queries, near: Float[Tensor, "batch heads blocks width depth"]
+    ) -> Float[Tensor, "batch heads query width"]:
+        """Each query times the keys near its block."""
+        return (x.unflatten(2, (near.shape[2], -1)) @ near.mT).flatten(2, 3)
+
+
+def bands(mask: MaskRule, reach: int, latest: int, heads: int) -> Iterator[tuple[slice, Band]]:
+    """Queries, some blocks at a time, with all keys at the distances -reach .. latest of any of them.
+
+    The positions of consecutive queries, and of the visible keys, are consecutive.
+    """
+    query_ids, key_ids = mask.query_position_ids, mask.key_position_ids
+    (batch, queries), keys = query_ids.shape, key_ids.shape[1]
+    if latest < -reach:
+        return
     if mask.visible is not None:
-        position_ids = position_ids.masked_fill(~mask.visible, FAR)
-    position_ids, order = position_ids.sort(dim=1)
-    last = position_ids.shape[1] - 1
-
-    def find_keys(distance: int) -> tuple[Tensor, Tensor]:
-        wanted = mask.query_position_ids + distance
-        slots = torch.searchsorted(position_ids, wanted).clamp(max=last)
-        return order.gather(1, slots), position_ids.gather(1, slots) == wanted
-
-    return find_keys
+        key_ids = key_ids.masked_fill(~mask.visible, FAR)
+    key_ids, order = key_ids.sort(dim=1)
+    width = min(keys, BLOCK + reach + latest)
+    size = BLOCK * max(1, BAND_NUMBERS // (batch * heads * BLOCK * width))
+    whole = queries - queries % BLOCK
+    starts = [*range(0, whole, size), *([whole] if whole < queries else [])]
+    for start, stop in pairwise([*starts, queries]):
+        blocks = query_ids[:, start:stop].unflatten(1, (-1, min(BLOCK, stop - start)))
+        first = torch.searchsorted(key_ids, blocks.amin(-1) - reach)
+        slots = first[..., None] + torch.arange(width, device=first.device)
+        indices, ids = (x.gather(1, slots.clamp(max=keys - 1).flatten(1)) for x in (order, key_ids))
+        ids = ids.view_as(slots).masked_fill(slots >= keys, FAR)
+        distances = (ids[:, :, None] - blocks[..., None]).flatten(1, 2)
+        yield slice(start, stop), Band(indices.view_as(slots), distances)
