@@ -15,7 +15,7 @@ KINDS ?=
 
 help:
 	@echo "make demo       set up, translate German and plot the attention, then train the case task (a minute)"
-	@echo "make test       set up and run the tests (5 minutes on two cores)"
+	@echo "make test       set up and run the tests (7 minutes on two cores)"
 	@echo "make quick      a part of them, in less than a minute"
 	@echo "make mutations  break the library in many places: which test notices each?"
 	@echo "make attacks    answer files that attack the checker of worksheets: which are stopped here?"
