@@ -272,7 +272,7 @@ class Band:
 def bands(mask: MaskRule, reach: int, latest: int, heads: int) -> Iterator[tuple[slice, Band]]:
     """Queries, some blocks at a time, with all keys at the distances -reach .. latest of any of them.
 
-    The positions of consecutive queries, and of the visible keys, are consecutive.
+    That these are so few keys follows from the positions of a `MaskRule`.
     """
     query_ids, key_ids = mask.query_position_ids, mask.key_position_ids
     (batch, queries), keys = query_ids.shape, key_ids.shape[1]

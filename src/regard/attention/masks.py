@@ -40,6 +40,7 @@ class MaskRule:
     """
 
     query_position_ids: Int[Tensor, "batch query"]
+    """Consecutive for consecutive queries; padding repeats the last one."""
     key_position_ids: Int[Tensor, "batch key"]
     """No two visible keys of a sentence have the same position."""
     visible: Bool[Tensor, "batch key"] | None = None
