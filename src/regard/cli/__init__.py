@@ -3,7 +3,7 @@
 import sys
 import warnings
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from typing import Annotated, Any
 
 import typer
@@ -69,6 +69,8 @@ def main() -> None:
         message = failures.explain(error)
         if message is None:
             raise
-        with suppress(OSError):  # standard error may be on a full disk, too
+        try:
             err.print(f"regard: {message}", style="red")
+        except OSError:  # standard error may be on a full disk, too
+            failures.discard(sys.stderr)
         sys.exit(2)

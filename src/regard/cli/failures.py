@@ -4,6 +4,7 @@ import os
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
+from typing import TextIO
 
 from regard.errors import UserError, describe_shortage
 
@@ -91,15 +92,15 @@ def flush_output() -> Iterator[None]:
         try:
             sys.stdout.flush()
         except BrokenPipeError:
-            discard_output()
+            discard(sys.stdout)
             raise
         except OSError as error:
-            discard_output()
+            discard(sys.stdout)
             reason = error.strerror or error
             raise UserError(f"standard output cannot be written: {reason}") from None
 
 
-def discard_output() -> None:
-    """Send to the null device what standard output still holds, for the flush at exit."""
+def discard(stream: TextIO) -> None:
+    """Send to the null device what a standard stream still holds: at exit, Python would fail to flush it."""
     with suppress(OSError, ValueError):  # a stream of a test, say, which has no number
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())

@@ -23,7 +23,7 @@ from regard.cli.common import (
     load_translator,
     parse_interventions,
 )
-from regard.cli.failures import discard_output
+from regard.cli.failures import discard
 from regard.config import limits
 from regard.display import Display
 from regard.errors import UserError
@@ -204,7 +204,7 @@ def write(chunks: Iterator[str], sink: IO[str], job: Job) -> None:
         stop.args = (f"interrupted after {job.done:,} lines",)
         raise
     except BrokenPipeError:
-        discard_output()
+        discard(sys.stdout)
         raise typer.Exit(CLOSED_PIPE) from None
 
 
